@@ -1,0 +1,1 @@
+"""The engine: searches, compiles, verifies, measures and stores. It knows no kernel by name."""

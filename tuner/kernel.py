@@ -1,0 +1,170 @@
+"""What a kernel declares about itself, so that the engine can tune it without knowing it.
+
+A kernel is a pair of files: NAME.cu, and a NAME.py that subclasses `Kernel`. Its instances hold no state, so they
+travel to worker processes by pickle.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, ClassVar
+
+from tuner.space import Space
+from tuner.types import Config, Device, Launch, Problem, Value
+
+
+class Role(StrEnum):
+    """What a kernel does with an array."""
+
+    IN = "in"
+    OUT = "out"
+    """Written in full; its content before the launch must not matter (verification fills it with NaN)."""
+    INOUT = "inout"
+    SCRATCH = "scratch"
+    """Workspace: its content before the launch must not matter."""
+    COUNTER = "counter"
+    """Zeroed once; every launch leaves it zero again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """An array argument. `data` is a NumPy array, or a CuPy array where `rng` was CuPy's."""
+
+    name: str
+    data: Any
+    role: Role
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """A scalar argument, as a NumPy scalar of the kernel's own type (`numpy.float32(0.1)`)."""
+
+    name: str
+    value: Any
+
+
+Argument = Array | Scalar
+
+
+@dataclass(frozen=True, slots=True)
+class Gemm:
+    """A matrix product that a library would run in the kernel's place: C (m, n) = op(A) op(B), fp16 with fp32 sums."""
+
+    m: int
+    n: int
+    k: int
+    transpose_a: bool = False
+    transpose_b: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a launch must do at least, and what this configuration does.
+
+    flops: floating-point operations of the products.
+    floor_bytes: fewest bytes that any kernel must move for this problem: each input read once, each output written once.
+    moved_bytes: bytes that this configuration moves to and from L2 or memory, re-reads and workspace included.
+    serial_steps: dependent passes of one block through its main loop (latency that bandwidth does not hide).
+    """
+
+    flops: float
+    floor_bytes: float
+    moved_bytes: float
+    serial_steps: int = 1
+
+
+class Kernel(ABC):
+    """A kernel's declaration. Sizes are elements, memory is bytes."""
+
+    name: ClassVar[str]
+    """Also the name of the `__global__` function."""
+    source: ClassVar[Path]
+    dims: ClassVar[tuple[str, ...]]
+    """Names of the sizes, in the order in which shapes are written."""
+    options: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """Options and their choices; the first is the default."""
+
+    @abstractmethod
+    def space(self, problem: Problem, device: Device) -> Space:
+        """The configurations that are worth trying for `problem` on `device`."""
+
+    @abstractmethod
+    def defines(self, problem: Problem, config: Config) -> dict[str, Value]:
+        """Macros that render the source for `problem` and `config`."""
+
+    @abstractmethod
+    def launch(self, problem: Problem, config: Config) -> Launch:
+        """Grid, block and shared memory."""
+
+    @abstractmethod
+    def arguments(self, problem: Problem, config: Config, rng: Any) -> Sequence[Argument]:
+        """Fresh random inputs and empty outputs, in the order of the kernel's parameters.
+
+        `rng` is a NumPy or a CuPy `Generator`; the arrays live where it does.
+        """
+
+    @abstractmethod
+    def reference(self, problem: Problem, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """The outputs (OUT and INOUT) in float64, from the arguments' values before the launch.
+
+        Written with NumPy functions, which dispatch to CuPy when the inputs live there.
+        """
+
+    @abstractmethod
+    def tolerance(self, problem: Problem, config: Config) -> float:
+        """Largest relative Frobenius error against the reference, derived from the accumulator and the summed length."""
+
+    @abstractmethod
+    def work(self, problem: Problem, config: Config) -> Work:
+        """What the launch costs; feeds the model and the report's memory floor."""
+
+    def outputs(self, problem: Problem, config: Config, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What `reference` is compared with, from the arguments' values after the launch.
+
+        Override it where an output is stored in parts (a weight kept as the sum of two fp16 numbers).
+        """
+        return values
+
+    def library(self, problem: Problem) -> tuple[Gemm, ...]:
+        """The products that a BLAS would run instead; empty where there is none."""
+        return ()
+
+    def problem(self, *sizes: int, **options: str) -> Problem:
+        """A problem of this kernel from its sizes in order; options default to their first choice."""
+        if len(sizes) != len(self.dims):
+            raise ValueError(f"{self.name} takes {len(self.dims)} sizes ({' x '.join(self.dims)}), not {len(sizes)}")
+        chosen = {name: options.get(name, choices[0]) for name, choices in self.options.items()}
+        for name, value in options.items():
+            if name not in self.options or value not in self.options[name]:
+                raise ValueError(f"{self.name} has no option {name}={value}")
+        return Problem.of(self.name, dict(zip(self.dims, sizes, strict=True)), chosen)
+
+    @property
+    def source_hash(self) -> str:
+        """Hash of the .cu file and of every local header that it includes: the store's guard against stale rows."""
+        digest = hashlib.sha256()
+        for path in source_files(self.source):
+            digest.update(path.name.encode())
+            digest.update(path.read_bytes())
+        return digest.hexdigest()[:16]
+
+
+def source_files(source: Path) -> list[Path]:
+    """`source` and, recursively, the files that it includes in quotes, each once, in order of inclusion."""
+    found: list[Path] = []
+
+    def visit(path: Path) -> None:
+        if path in found or not path.is_file():
+            return
+        found.append(path)
+        for name in re.findall(r'^\s*#\s*include\s+"([^"]+)"', path.read_text(), re.MULTILINE):
+            visit(path.parent / name)
+
+    visit(source)
+    return found
