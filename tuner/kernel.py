@@ -68,7 +68,7 @@ class Work:
     """What a launch must do at least, and what this configuration does.
 
     flops: floating-point operations of the products.
-    floor_bytes: fewest bytes that any kernel must move for this problem: each input read once, each output written once.
+    floor_bytes: fewest bytes that any kernel must move here: each input read once, each output written once.
     moved_bytes: bytes that this configuration moves to and from L2 or memory, re-reads and workspace included.
     serial_steps: dependent passes of one block through its main loop (latency that bandwidth does not hide).
     """
@@ -118,7 +118,7 @@ class Kernel(ABC):
 
     @abstractmethod
     def tolerance(self, problem: Problem, config: Config) -> float:
-        """Largest relative Frobenius error against the reference, derived from the accumulator and the summed length."""
+        """Largest relative Frobenius error against the reference, from the accumulator and the summed length."""
 
     @abstractmethod
     def work(self, problem: Problem, config: Config) -> Work:

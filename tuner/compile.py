@@ -1,0 +1,170 @@
+"""Source + configuration + architecture -> cubin, by NVRTC; in this process or in a pool of them.
+
+NVRTC needs neither a GPU nor a driver, so every candidate compiles anywhere, for any architecture. Cubins are kept in
+the user's cache under a hash of everything that goes into them; they never travel in the store.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import multiprocessing
+import os
+import re
+import signal
+import tempfile
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future, ProcessPoolExecutor
+from pathlib import Path
+
+from tuner.cache import cache_dir
+from tuner.errors import UserError
+from tuner.kernel import Kernel, source_files
+from tuner.types import Binary, Config, Failure, Problem, Status, Value, canonical_json
+
+ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
+"""What the kernels are compiled for in the tests; NVRTC accepts others too."""
+
+_INSTALL = "install them with: pip install 'mnist-tune[cuda13]'"
+
+
+def compile_kernel(kernel: Kernel, problem: Problem, config: Config, arch: str) -> Binary | Failure:
+    """Compile `kernel`, rendered for `problem` and `config`, for `arch` (`sm_75`); from the cache where it is there.
+
+    Raises:
+        UserError: NVRTC or its headers are not installed, or the cache cannot be written.
+    """
+    return compile_source(kernel.source, kernel.name, kernel.defines(problem, config), arch)
+
+
+def compile_source(source: Path, entry: str, defines: Mapping[str, Value], arch: str) -> Binary | Failure:
+    """Compile the `__global__` function `entry` of `source` with the macros `defines` for `arch`.
+
+    Raises:
+        UserError: NVRTC or its headers are not installed, or the cache cannot be written.
+    """
+    macros = [f"-D{name}={value}" for name, value in sorted(defines.items())]
+    digest = hashlib.sha256(canonical_json([entry, macros, arch, nvrtc_version()]).encode())
+    for path in source_files(source):
+        digest.update(path.read_bytes())
+    target = cache_dir("cubin") / f"{entry}-{arch}-{digest.hexdigest()[:24]}.cubin"
+    facts = target.with_suffix(".json")
+    if target.is_file() and facts.is_file():
+        return Binary(path=target, entry=entry, arch=arch, **json.loads(facts.read_text()))
+    started = time.perf_counter()
+    built = _nvrtc(source, macros, arch)
+    if isinstance(built, Failure):
+        return built
+    cubin, log = built
+    found = {
+        "registers": _number(r"Used (\d+) registers", log),
+        "static_shared_bytes": _number(r"(\d+) bytes smem", log),
+        "spill_bytes": _number(r"(\d+) bytes stack frame", log),
+    }
+    _write(target, cubin)
+    _write(facts, json.dumps(found).encode())
+    return Binary(path=target, entry=entry, arch=arch, seconds=time.perf_counter() - started, **found)
+
+
+def _nvrtc(source: Path, macros: list[str], arch: str) -> tuple[bytes, str] | Failure:
+    """The cubin and ptxas's report, or what the compiler said."""
+    nvrtc = _library()
+    options = (
+        f"--gpu-architecture={arch}",
+        "--std=c++17",
+        "--ptxas-options=-v",
+        "-default-device",
+        f"-I{source.parent}",
+        f"-I{include_dir()}",
+        *macros,
+    )
+    program = nvrtc.createProgram(source.read_text(), source.name, (), ())
+    try:
+        nvrtc.compileProgram(program, options)
+        return nvrtc.getCUBIN(program), nvrtc.getProgramLog(program)
+    except nvrtc.NVRTCError as error:
+        log = nvrtc.getProgramLog(program).strip()
+        first = next((line for line in log.splitlines() if "error" in line), log[:300] or str(error))
+        return Failure(Status.COMPILE, first.strip())
+    finally:
+        nvrtc.destroyProgram(program)
+
+
+def _number(pattern: str, text: str) -> int:
+    match = re.search(pattern, text)
+    return int(match.group(1)) if match else 0
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Whole or not at all: another process may be looking for the same file."""
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        file.write(content)
+    Path(file.name).replace(path)
+
+
+@functools.cache
+def _library():  # type: ignore[no-untyped-def]  # CuPy's binding has no types
+    try:
+        from cupy_backends.cuda.libs import nvrtc
+    except ImportError as error:
+        raise UserError(f"CuPy and NVRTC were not found; {_INSTALL}.") from error
+    return nvrtc
+
+
+@functools.cache
+def nvrtc_version() -> str:
+    """`13.0`.
+
+    Raises:
+        UserError: NVRTC is not installed.
+    """
+    try:
+        major, minor = _library().getVersion()
+    except (RuntimeError, OSError, ImportError) as error:
+        raise UserError(f"NVRTC was not found; {_INSTALL}.") from error
+    return f"{major}.{minor}"
+
+
+@functools.cache
+def include_dir() -> Path:
+    """The folder of `mma.h` and `cuda_fp16.h` that belong to NVRTC.
+
+    Raises:
+        UserError: the headers are not installed.
+    """
+    from cuda import pathfinder
+
+    found = pathfinder.find_nvidia_header_directory("nvrtc") or pathfinder.find_nvidia_header_directory("cudart")
+    for name in ("mma.h", "crt/mma.h", "cuda_fp16.h"):
+        if found is None or not (Path(found) / name).is_file():
+            raise UserError(f"The CUDA header {name} was not found; {_INSTALL}.")
+    return Path(str(found))
+
+
+class CompilePool:
+    """Compiles in several processes, ahead of whoever needs the result. A context manager.
+
+    Processes are spawned, never forked: the parent may hold threads, and a compiler's crash stays in its child.
+    """
+
+    def __init__(self, workers: int | None = None) -> None:
+        self.workers = workers or os.cpu_count() or 1
+        self._pool = ProcessPoolExecutor(
+            self.workers, mp_context=multiprocessing.get_context("spawn"), initializer=_ignore_interrupt
+        )
+
+    def submit(self, kernel: Kernel, problem: Problem, config: Config, arch: str) -> Future[Binary | Failure]:
+        return self._pool.submit(compile_kernel, kernel, problem, config, arch)
+
+    def __enter__(self) -> CompilePool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _ignore_interrupt() -> None:
+    """Ctrl-C is the parent's to handle; a child that dies of it would break the pool."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
