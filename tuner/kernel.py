@@ -117,8 +117,8 @@ class Kernel(ABC):
         """
 
     @abstractmethod
-    def tolerance(self, problem: Problem, config: Config) -> float:
-        """Largest relative Frobenius error against the reference, from the accumulator and the summed length."""
+    def tolerance(self, problem: Problem, config: Config) -> Mapping[str, float]:
+        """Largest relative Frobenius error of each output, from its accumulator, summed length and stored precision."""
 
     @abstractmethod
     def work(self, problem: Problem, config: Config) -> Work:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -28,10 +27,14 @@ class Param:
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """A rule that a configuration must keep, and the reason for it in one line."""
+    """A rule that a configuration must keep, and the reason for it in one line.
+
+    `needs` names the parameters that the rule reads (empty: all), so that walking a space can cut a branch early.
+    """
 
     reason: str
     holds: Callable[[Config], bool]
+    needs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +67,25 @@ class Space:
 
     def __iter__(self) -> Iterator[Config]:
         """Every valid configuration, in the order of the parameters' values."""
-        for values in itertools.product(*(param.values for param in self.params)):
-            config = Config.of(dict(zip((param.name for param in self.params), values, strict=True)))
-            if self.broken(config) is None:
-                yield config
+        names = [param.name for param in self.params]
+        # A rule is checked as soon as the last parameter that it needs has its value.
+        due: list[list[Constraint]] = [[] for _ in names]
+        for constraint in self.constraints:
+            due[max((names.index(name) for name in constraint.needs or names), default=0)].append(constraint)
+        chosen: dict[str, Value] = {}
+
+        def walk(depth: int) -> Iterator[Config]:
+            if depth == len(names):
+                yield Config.of(chosen)
+                return
+            for value in self.params[depth].values:
+                chosen[names[depth]] = value
+                partial = Config.of(chosen) if due[depth] else None
+                if partial is None or all(constraint.holds(partial) for constraint in due[depth]):
+                    yield from walk(depth + 1)
+            del chosen[names[depth]]
+
+        return walk(0)
 
     def default(self) -> Config:
         """The kernel's default; where a constraint forbids it for this problem, the valid configuration that differs

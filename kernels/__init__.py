@@ -1,0 +1,17 @@
+"""The kernels of an MLP's training step: each a NAME.cu and a NAME.py that declares it to the tuner."""
+
+from kernels.gather_rows import GatherRows
+from kernels.linear_backward import LinearBackward
+from kernels.linear_forward import LinearForward
+from kernels.softmax_cross_entropy import SoftmaxCrossEntropy
+from tuner.kernel import Kernel
+
+linear_forward = LinearForward()
+linear_backward = LinearBackward()
+softmax_cross_entropy = SoftmaxCrossEntropy()
+gather_rows = GatherRows()
+
+ALL: dict[str, Kernel] = {
+    kernel.name: kernel for kernel in (gather_rows, linear_forward, softmax_cross_entropy, linear_backward)
+}
+"""Every kernel by name, in the order of a training step."""

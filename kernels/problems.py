@@ -1,0 +1,108 @@
+"""Which problems there are to tune: those of an MLP, and those that a user writes down."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import kernels
+from tuner.errors import UserError
+from tuner.types import Problem
+
+PIXELS, CLASSES = 784, 10
+STEPS_PER_GRAPH = 50
+"""Training steps that one CUDA graph replays: the host then launches every millisecond or so, and is out of the loop."""
+
+LARGEST_SIZE = 1 << 20
+
+
+def layer_sizes(width: int, layers: int) -> list[int]:
+    """Features along the network 784-H-...-H-10 with `layers` hidden layers of `width`."""
+    return [PIXELS, *[width] * layers, CLASSES]
+
+
+def forward_problems(width: int, layers: int, batch: int) -> list[Problem]:
+    """One problem per layer, from the input to the logits (no activation)."""
+    sizes = layer_sizes(width, layers)
+    return [
+        kernels.linear_forward.problem(batch, sizes[i], sizes[i + 1], activation="relu" if i < layers else "none")
+        for i in range(layers + 1)
+    ]
+
+
+def backward_problems(width: int, layers: int, batch: int) -> list[Problem]:
+    """One problem per layer, from the input (no dX) to the logits."""
+    sizes = layer_sizes(width, layers)
+    return [
+        kernels.linear_backward.problem(batch, sizes[i], sizes[i + 1], dx="relu" if i else "none")
+        for i in range(layers + 1)
+    ]
+
+
+def loss_problem(batch: int) -> Problem:
+    return kernels.softmax_cross_entropy.problem(batch, CLASSES)
+
+
+def gather_problem(batch: int, steps: int = STEPS_PER_GRAPH) -> Problem:
+    return kernels.gather_rows.problem(batch, PIXELS, steps)
+
+
+def mlp_problems(width: int, layers: int, batch: int) -> list[Problem]:
+    """Every distinct problem of one training step of 784-H-...-H-10, in the order of the step."""
+    backward = reversed(backward_problems(width, layers, batch))
+    everything = [gather_problem(batch), *forward_problems(width, layers, batch), loss_problem(batch), *backward]
+    return list(dict.fromkeys(everything))
+
+
+def shape_problems(shape: str) -> list[Problem]:
+    """The forward and the backward problem of one layer, `32x784x128`: batch x in x out.
+
+    Raises:
+        UserError: not three positive whole numbers.
+    """
+    if not re.fullmatch(r"\d+x\d+x\d+", shape):
+        raise UserError(
+            f"The shape {shape!r} is not batch x in x out; write three whole numbers, for example 32x784x128."
+        )
+    sizes = [int(size) for size in shape.split("x")]
+    if not all(1 <= size <= LARGEST_SIZE for size in sizes):
+        raise UserError(f"The shape {shape} has a size outside 1 to {LARGEST_SIZE}; give sizes of at least 1.")
+    return [kernels.linear_forward.problem(*sizes), kernels.linear_backward.problem(*sizes)]
+
+
+def file_problems(path: Path) -> list[Problem]:
+    """The problems of a text file, one a line: a shape (`32x784x128`), or a kernel, its sizes and options
+    (`linear_forward 32x128x10 activation=none`). Empty lines and what follows a `#` are skipped.
+
+    Raises:
+        UserError: the file cannot be read, or a line is not understood.
+    """
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"The file of problems {path} cannot be read; name a text file with a shape a line.") from error
+    found: list[Problem] = []
+    for number, text in enumerate(lines, 1):
+        line = text.split("#")[0].strip()
+        if line:
+            try:
+                found += shape_problems(line) if " " not in line else [_named_problem(line)]
+            except (UserError, ValueError) as error:
+                raise UserError(f"Line {number} of {path} is not a problem: {error}") from error
+    if not found:
+        raise UserError(f"The file {path} names no problem; write a shape such as 32x784x128 a line.")
+    return list(dict.fromkeys(found))
+
+
+def _named_problem(line: str) -> Problem:
+    name, shape, *options = line.split()
+    kernel = kernels.ALL.get(name)
+    if kernel is None:
+        raise UserError(f"there is no kernel {name!r}; the kernels are {', '.join(kernels.ALL)}.")
+    if not re.fullmatch(r"\d+(x\d+)*", shape):
+        raise UserError(f"{shape!r} is not a shape; write sizes joined by x, for example 32x784x128.")
+    sizes = [int(size) for size in shape.split("x")]
+    if not all(1 <= size <= LARGEST_SIZE for size in sizes):
+        raise UserError(f"the sizes of {shape} must be 1 to {LARGEST_SIZE}.")
+    pairs = [option.partition("=") for option in options]
+    return kernel.problem(*sizes, **{key: value for key, _, value in pairs})

@@ -1,0 +1,48 @@
+"""What the declarations of the two GEMM kernels share: arithmetic of tiles, and how exact fp16 results can be."""
+
+from __future__ import annotations
+
+import math
+
+FP16_ROUNDING = 2.0**-11
+"""Largest relative error of one rounding to fp16 (11 significant bits)."""
+
+FP32_ROUNDING = 2.0**-24
+
+WARP = 32
+WMMA_K = 16
+"""Depth of one WMMA step; the same for all three shapes."""
+
+
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def vector_width(pitch: int, most: int) -> int:
+    """Widest power of two of elements, at most `most`, that divides `pitch`: mirrors common.cuh."""
+    while pitch % most:
+        most //= 2
+    return most
+
+
+def up_to(values: tuple[int, ...], size: int) -> tuple[int, ...]:
+    """`values` without those that are wider than the smallest one that covers `size`."""
+    covering = next((value for value in values if value >= size), values[-1])
+    return tuple(value for value in values if value <= covering)
+
+
+def at_most(values: tuple[int, ...], wanted: int) -> int:
+    """The largest of the ascending `values` that is not above `wanted`; the smallest where all are."""
+    return max((value for value in values if value <= wanted), default=values[0])
+
+
+def sum_tolerance(accumulator: str, summed: int) -> float:
+    """Limit of the relative Frobenius error of an fp16 result that is a sum of `summed` products of fp16 numbers.
+
+    With an fp32 accumulator only the final rounding to fp16 counts (its mean square is a third of FP16_ROUNDING^2). An
+    fp16 accumulator rounds at least once per 4 products (the shortest step of tensor cores so far); roundings are
+    independent, so their error grows with the root of their number while the sum itself does the same: the root is an
+    upper bound with room for the split into slices.
+    """
+    rounding = 1.5 * FP16_ROUNDING
+    return rounding if accumulator == "float" else rounding + FP16_ROUNDING * math.sqrt(summed / 4)
