@@ -1,0 +1,178 @@
+"""Which configuration to use: asks the store, climbs the ladder, and says why it did not end higher."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from tuner.kernel import Kernel
+from tuner.store.ladder import Candidate, Head, Rung, candidates, climb, default
+from tuner.store.models import DeviceRecord, ObservationRecord
+from tuner.store.read import observations, problem_of
+from tuner.store.reasons import Fact, reasons
+from tuner.store.rows import Observation
+from tuner.types import Config, Device, Kind, Problem, Status
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """What a lookup returns: the configuration, how it was found, and why it was not found further up the ladder."""
+
+    config: Config
+    rung: Rung
+    observation: Observation | None
+    """The row that the configuration comes from; None for the default."""
+    reasons: tuple[tuple[Rung, str], ...]
+    """For each rung above, each field that did not fit: `source: stored 1a2b..., current 9f8e...: ...`."""
+    problem: Problem
+    device: Device
+    source_hash: str
+    space_hash: str
+
+    @property
+    def expected_us(self) -> float | None:
+        """The stored time, us: measured or predicted for this very problem and device; None where there is none."""
+        row = self.observation
+        if row is None or row.device.key != self.device.key or row.measurement.problem.key != self.problem.key:
+            return None
+        return row.measurement.median_us
+
+
+def look_up(session: Session, kernel: Kernel, problem: Problem, device: Device) -> Match:
+    """The best known configuration of `kernel` for `problem` on `device`.
+
+    Raises:
+        ValueError: `problem` is another kernel's, or its search space is empty.
+    """
+    if problem.kernel != kernel.name:
+        raise ValueError(f"{problem.label} is not a problem of {kernel.name}")
+    source_hash = kernel.source_hash
+    space = kernel.space(problem, device)
+    result = climb(pool(session, kernel.name, source_hash), problem, device, space)
+    why: tuple[tuple[Rung, str], ...] = ()
+    if result.rung is not Rung.EXACT:
+        why = reasons(kernel, problem, device, source_hash, facts(session, kernel.name), result)
+    observation = None
+    if result.head is not None:
+        observation = observations(session, ObservationRecord.uuid == result.head.uuid)[0]
+    return Match(
+        config=result.head.config if result.head else default(space, result.forbidden),
+        rung=result.rung,
+        observation=observation,
+        reasons=why,
+        problem=problem,
+        device=device,
+        source_hash=source_hash,
+        space_hash=space.hash,
+    )
+
+
+def best(
+    session: Session, problem: Problem, device: Device, source_hash: str, kind: Kind = Kind.MEASURED
+) -> Observation | None:
+    """The fastest ok row of exactly this problem, device, source and kind; None where there is none.
+
+    A later row of the same configuration replaces an earlier one, and a configuration whose latest row is a failure
+    does not count.
+    """
+    heads = (
+        head
+        for candidate in pool(session, problem.kernel, source_hash, problem=problem, device=device)
+        if (head := candidate.usable(kind))
+    )
+    head = min(heads, key=lambda head: (head.median_us, head.config.key), default=None)
+    return observations(session, ObservationRecord.uuid == head.uuid)[0] if head else None
+
+
+def pool(
+    session: Session,
+    kernel: str,
+    source_hash: str,
+    *,
+    problem: Problem | None = None,
+    device: Device | None = None,
+) -> list[Candidate]:
+    """The latest rows of every configuration of `kernel` with this source."""
+    row = ObservationRecord
+    place = (DeviceRecord.key, row.problem_key, row.config_key)
+    latest_first = (row.created_at.desc(), row.id.desc())
+    query = (
+        select(
+            row.uuid,
+            row.problem_key,
+            row.dims,
+            row.options,
+            row.config,
+            row.status,
+            row.message,
+            row.kind,
+            row.median_us,
+            DeviceRecord.key,
+            DeviceRecord.name,
+            DeviceRecord.arch,
+            DeviceRecord.sm_count,
+            func.row_number().over(partition_by=place, order_by=latest_first).label("age"),
+            func.row_number().over(partition_by=(*place, row.kind), order_by=latest_first).label("age_in_kind"),
+        )
+        .join(DeviceRecord, DeviceRecord.id == row.device_id)
+        .where(row.kernel == kernel, row.source_hash == source_hash)
+    )
+    if problem is not None:
+        query = query.where(row.problem_key == problem.key)
+    if device is not None:
+        query = query.where(DeviceRecord.key == device.key)
+    newest = query.subquery()
+    problems: dict[str, Problem] = {}
+    heads = []
+    for found in session.execute(select(newest).where(newest.c.age_in_kind == 1)):
+        if found.problem_key not in problems:
+            problems[found.problem_key] = problem_of(kernel, found.dims, found.options)
+        heads.append(
+            Head(
+                uuid=found.uuid,
+                problem=problems[found.problem_key],
+                config=Config.of(found.config),
+                status=Status(found.status),
+                message=found.message,
+                kind=Kind(found.kind),
+                median_us=found.median_us,
+                device_key=found.key,
+                device_name=found.name,
+                arch=found.arch,
+                sm_count=found.sm_count,
+                is_latest=found.age == 1,
+            )
+        )
+    return candidates(heads)
+
+
+def facts(session: Session, kernel: str) -> list[Fact]:
+    """What the store has of `kernel`, from any source, device and problem."""
+    row = ObservationRecord
+    found = session.execute(
+        select(
+            row.problem_key,
+            func.min(row.id),
+            DeviceRecord.key,
+            DeviceRecord.name,
+            DeviceRecord.arch,
+            row.source_hash,
+            row.kind,
+        )
+        .join(DeviceRecord, DeviceRecord.id == row.device_id)
+        .where(row.kernel == kernel)
+        .group_by(row.problem_key, DeviceRecord.key, DeviceRecord.name, DeviceRecord.arch, row.source_hash, row.kind)
+    ).all()
+    firsts = {key: first for key, first, *_ in found}
+    problems = {
+        key: problem_of(kernel, dims, options)
+        for key, dims, options in session.execute(
+            select(row.problem_key, row.dims, row.options).where(row.id.in_(firsts.values()))
+        )
+    }
+    return [
+        Fact(problems[key], device_key, name, arch, source, Kind(kind))
+        for key, _, device_key, name, arch, source, kind in found
+    ]
