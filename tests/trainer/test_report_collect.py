@@ -1,0 +1,169 @@
+"""Store -> report data: each figure against the rows that it comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.trainer.report_rows import (
+    GPU_HOST,
+    H200,
+    KERNELS,
+    LAPTOP,
+    SQUARE,
+    T4,
+    TOY,
+    fill,
+    measured,
+    of,
+    predicted,
+    race,
+)
+from trainer.report.collect import collect
+from trainer.report.model import Report
+from tuner.store import ContenderRow, Store
+from tuner.types import CacheState, Status
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / "tuning.db") as opened:
+        yield opened
+
+
+def report_of(store: Store) -> Report:
+    return collect(store, KERNELS, label="tuning.db", devices=store.devices())
+
+
+def test_the_best_configuration_and_its_time(store: Store) -> None:
+    fill(store)
+    (row,) = of(report_of(store), H200).problems
+    assert (row.kernel, row.shape, row.options) == ("toy", "1000x1000", "mode=plain")
+    assert (row.config, row.us, row.spread, row.cache) == ({"TILE": 16}, 2.0, 0.02, "hot")
+    assert (row.kind, row.rung, row.verified_by) == ("measured", "exact", "cuda")
+    assert (row.error, row.tolerance) == (2e-4, 1e-3)
+
+
+def test_trials_and_failures_by_status(store: Store) -> None:
+    fill(store)
+    (row,) = of(report_of(store), H200).problems
+    assert (row.trials, row.failures, row.stale) == (4, {"compile": 1, "wrong": 1}, 0)
+
+
+def test_the_floor_is_reckoned_with_the_bandwidth_of_where_the_inputs_were(store: Store) -> None:
+    # 8 MB: 1 us at 8 TB/s from L2, 2 us at 4 TB/s from memory.
+    cold = TOY.problem(1000, 1000, mode="fancy")
+    store.record(measured(16, 2.0), kernel=TOY, device=H200, environment=GPU_HOST)
+    store.record(measured(16, 2.5, problem=cold, cache=CacheState.COLD), kernel=TOY, device=H200, environment=GPU_HOST)
+    rows = {row.options: row for row in of(report_of(store), H200).problems}
+    hot, cold_row = rows["mode=plain"], rows["mode=fancy"]
+    assert (hot.floor_us, hot.floor_percent) == (pytest.approx(1.0), pytest.approx(50.0))
+    assert (cold_row.floor_us, cold_row.floor_percent) == (pytest.approx(2.0), pytest.approx(80.0))
+
+
+def test_the_library_is_compared_in_the_same_cache_state_only(store: Store) -> None:
+    fill(store)
+    (row,) = of(report_of(store), H200).problems
+    assert (row.library, row.library_us, row.library_ratio) == ("cuBLAS", 5.0, 2.5)
+
+
+def test_a_prediction_is_labelled_as_one_and_has_neither_spread_nor_library(store: Store) -> None:
+    fill(store)
+    store.record_baseline(SQUARE, T4, LAPTOP, "cuBLAS", [20.0], CacheState.HOT)
+    device = of(report_of(store), T4)
+    (row,) = device.problems
+    assert (row.kind, row.rung, row.us) == ("predicted", "predicted", 12.5)
+    assert (row.spread, row.library_us, row.library_ratio) == (None, None, None)
+    assert not device.measured
+
+
+def test_the_time_of_another_device_or_problem_is_never_shown_as_this_ones(store: Store) -> None:
+    other = TOY.problem(500, 500)
+    store.record(measured(16, 2.0), kernel=TOY, device=H200, environment=GPU_HOST)
+    store.record(measured(8, None, problem=other), kernel=TOY, device=H200, environment=GPU_HOST)
+    store.record(measured(8, None), kernel=TOY, device=T4, environment=LAPTOP)
+    store.record(predicted(32, 3.0), kernel=TOY, device=replace(T4, sm_count=20), environment=LAPTOP)
+    report = report_of(store)
+    small = next(row for row in of(report, H200).problems if row.shape == "500x500")
+    assert (small.rung, small.config, small.us, small.kind) == ("nearest", {"TILE": 16}, None, None)
+    (foreign,) = of(report, T4).problems
+    assert (foreign.rung, foreign.config, foreign.us, foreign.kind) == ("predicted", {"TILE": 32}, None, None)
+
+
+def test_rows_of_an_older_source_count_as_stale_and_give_no_time(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.record(measured(16, 2.0), kernel=TOY, device=H200, environment=GPU_HOST)
+    monkeypatch.setattr(type(TOY), "source_hash", "0123456789abcdef")
+    (row,) = of(report_of(store), H200).problems
+    assert (row.rung, row.us, row.trials, row.stale) == ("default", None, 0, 1)
+
+
+def test_a_quarantined_configuration_makes_way_for_the_next(store: Store) -> None:
+    store.record(measured(8, 4.0), kernel=TOY, device=H200, environment=GPU_HOST)
+    best = store.record(measured(16, 2.0), kernel=TOY, device=H200, environment=GPU_HOST)
+    store.quarantine(best, Status.RUNTIME, "an illegal address", GPU_HOST)
+    (row,) = of(report_of(store), H200).problems
+    assert (row.config, row.us, row.failures) == ({"TILE": 8}, 4.0, {"runtime": 1})
+
+
+def test_rows_of_a_kernel_that_is_not_installed_are_shown_without_a_floor(store: Store) -> None:
+    fill(store)
+    report = collect(store, {}, label="tuning.db", devices=store.devices())
+    (row,) = of(report, H200).problems
+    assert (row.rung, row.config, row.us, row.floor_us) == ("unknown", {"TILE": 16}, 2.0, None)
+
+
+def test_races_come_by_width_and_contenders_by_time(store: Store) -> None:
+    fill(store)
+    races = of(report_of(store), H200).races
+    assert [each.width for each in races] == [128, 1024, 4096]
+    assert [each.name for each in races[0].contenders] == ["tuned", "whole step in a graph", "max-autotune", "broken"]
+
+
+def test_speed_ups_against_the_strongest_and_the_storys_form(store: Store) -> None:
+    fill(store)
+    found = of(report_of(store), H200).races[0]
+    assert (found.strongest, found.story) == ("whole step in a graph", "max-autotune")
+    strongest, story = found.contender(found.strongest), found.contender(found.story)
+    assert strongest is not None
+    assert story is not None
+    assert (strongest.speedup, story.speedup) == (8.0, 200.0)
+
+
+def test_the_strongest_is_the_fastest_whatever_the_row_says(store: Store) -> None:
+    store.record_race(race(128, strongest="max-autotune"))
+    assert of(report_of(store), H200).races[0].strongest == "whole step in a graph"
+
+
+def test_only_the_newest_race_of_a_network_is_shown(store: Store) -> None:
+    now = datetime(2026, 5, 1, tzinfo=UTC)
+    store.record_race(race(128, created_at=now, seed=7))
+    store.record_race(race(128, created_at=now - timedelta(days=1), seed=6))
+    store.record_race(race(128, created_at=now, batch=64))
+    races = of(report_of(store), H200).races
+    assert [(each.batch, each.seed, each.earlier) for each in races] == [(32, 7, 1), (64, 0, 0)]
+
+
+def test_losses_without_times_are_no_race(store: Store) -> None:
+    """What a run by emulation leaves, should it be recorded."""
+    row = race(32, device=T4, strongest="", contenders=(ContenderRow("tuned", None), ContenderRow("eager", None)))
+    store.record_race(row)
+    device = of(report_of(store), T4)
+    assert (device.timed_races, device.measured, len(device.races)) == ((), False, 1)
+
+
+def test_environments_with_their_rows_and_dates(store: Store) -> None:
+    fill(store)
+    (versions,) = of(report_of(store), H200).versions
+    assert versions.environment == GPU_HOST
+    assert versions.rows == 4 + 2 + 3
+    assert versions.first <= versions.last <= datetime.now(UTC)
+
+
+def test_raced_devices_come_first_and_an_empty_store_has_none(store: Store) -> None:
+    assert report_of(store).devices == ()
+    fill(store)
+    assert [each.device.name for each in report_of(store).devices] == ["NVIDIA H200", "Tesla T4"]

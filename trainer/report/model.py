@@ -1,0 +1,180 @@
+"""What a report says, as plain frozen data: every renderer (terminal, Markdown, JSON, HTML) draws from this alone.
+
+Times are microseconds, start-up times seconds, sizes bytes. `None` means that nothing is known, never zero.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from tuner.types import Device, Environment
+
+OURS = "tuned"
+"""The name under which our own step is kept among a race's contenders."""
+
+JSON_FORMAT = 1
+"""Version of the layout that `as_json` returns; raised when a field changes its meaning or goes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemRow:
+    """One tuned problem on one device: what the trainer would run there, and what is known about it."""
+
+    kernel: str
+    shape: str
+    options: str
+    """`activation=relu`; empty where the kernel has none."""
+    rung: str
+    """Where a lookup finds the configuration: `exact`, `nearest`, `architecture`, `predicted`, `default`; `unknown`
+    where this program has no kernel of that name."""
+    kind: str | None
+    """`measured` or `predicted`: what `us` is. None where there is no time for this very problem."""
+    config: dict[str, int | str] | None
+    us: float | None
+    spread: float | None
+    """Interquartile range over median."""
+    cache: str | None
+    """`hot` or `cold`: where the kernel found its inputs."""
+    floor_us: float | None
+    """Fewest bytes that any kernel must move, over the device's bandwidth (L2's where the inputs were hot)."""
+    floor_percent: float | None
+    """`floor_us / us` in percent."""
+    library: str | None
+    library_us: float | None
+    library_ratio: float | None
+    """The library's time over ours: above 1 ours is faster. Only between measurements in the same cache state."""
+    trials: int
+    failures: dict[str, int]
+    """Trials that failed, by status."""
+    stale: int
+    """Rows of an older kernel source: kept in the store, but they count nowhere here."""
+    error: float | None
+    tolerance: float | None
+    verified_by: str
+    registers: int | None
+    shared_bytes: int | None
+    when: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """One contender of a race; ours among them."""
+
+    name: str
+    us: float | None
+    """Median per step. None where it failed."""
+    spread: float | None
+    start_s: float | None
+    """From nothing to its first timed step: imports aside, compilation and warm-up."""
+    peak_bytes: int | None
+    accuracy: float | None
+    """On the test images, 0 to 1."""
+    speedup: float | None
+    """Its time over ours: how many times faster our step is."""
+    error: str | None
+    losses: tuple[tuple[int, float], ...]
+    """(step, loss), rising steps."""
+
+    @property
+    def ours(self) -> bool:
+        return self.name == OURS
+
+
+@dataclass(frozen=True, slots=True)
+class Race:
+    """The latest race of one network on one device."""
+
+    width: int
+    layers: int
+    batch: int
+    steps: int
+    lr: float
+    seed: int
+    command: str
+    when: datetime
+    environment: Environment
+    contenders: tuple[Contender, ...]
+    """Ours first, then the fastest to the slowest, the failed last."""
+    strongest: str | None
+    """The fastest contender that is not ours: whom the headline compares with."""
+    story: str | None
+    """The contender in the story's own form (max-autotune)."""
+    earlier: int
+    """Older races of the same network on this device that this one replaces in the report."""
+
+    def contender(self, name: str | None) -> Contender | None:
+        return next((contender for contender in self.contenders if contender.name == name), None)
+
+    @property
+    def ours(self) -> Contender | None:
+        return self.contender(OURS)
+
+    @property
+    def timed(self) -> bool:
+        """Whether there is a race at all: our time and somebody else's."""
+        return self.ours is not None and self.ours.us is not None and self.strongest is not None
+
+    @property
+    def form(self) -> str:
+        """`128 x 3 layers, batch 32`."""
+        return f"{self.width} x {self.layers} layers, batch {self.batch}"
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """One software environment that rows of a device come from."""
+
+    environment: Environment
+    rows: int
+    first: datetime
+    last: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceReport:
+    """Everything the store knows about one device."""
+
+    device: Device
+    problems: tuple[ProblemRow, ...]
+    races: tuple[Race, ...]
+    """Ascending width."""
+    versions: tuple[Versions, ...]
+    """Newest first."""
+
+    @property
+    def measured(self) -> bool:
+        """Whether any number here was measured on this device."""
+        return any(row.kind == "measured" for row in self.problems) or any(race.timed for race in self.races)
+
+    @property
+    def timed_races(self) -> tuple[Race, ...]:
+        return tuple(race for race in self.races if race.timed)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The whole report."""
+
+    store: str
+    """The store's file name, or its URL without the password."""
+    created: datetime
+    version: str
+    """Of mnist-tune."""
+    devices: tuple[DeviceReport, ...]
+    """Those that were measured first."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain JSON values; times as ISO 8601 in UTC."""
+        plain: dict[str, Any] = _plain({"format": JSON_FORMAT, **dataclasses.asdict(self)})
+        return plain
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value.isoformat() if isinstance(value, datetime) else value

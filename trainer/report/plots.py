@@ -1,0 +1,225 @@
+"""The page's plots: matplotlib draws, and the SVG is made fit to stand inside a page.
+
+Colours leave as CSS variables (so that one picture serves the light and the dark page), text stays text in the page's
+own font, and ids are made unique. Nothing in the SVG refers to anything outside it.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
+
+from trainer.report.model import OURS, Contender, Race
+from trainer.report.text import number
+
+_INK, _MUTED, _GRID = "#0a0a00", "#0a0a01", "#0a0a02"
+_SERIES = tuple(f"#0a0a{index:02x}" for index in range(16, 24))
+"""Stand-ins: colours that nothing else uses, replaced by CSS variables in `_svg`. The first series is ours."""
+_NAMES = {_INK: "--ink", _MUTED: "--muted", _GRID: "--line"} | {
+    colour: f"--series-{index}" for index, colour in enumerate(_SERIES)
+}
+
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "h")
+_DASHES: tuple[object, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)), (0, (3, 1.5)))
+_POINTS = 120
+"""Most points of a drawn loss curve; longer ones are averaged over equal runs of steps."""
+
+_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "mnist-tune",
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "axes.edgecolor": _GRID,
+    "axes.labelcolor": _MUTED,
+    "text.color": _INK,
+    "xtick.color": _MUTED,
+    "ytick.color": _MUTED,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.spines.left": False,
+    "grid.color": _GRID,
+    "grid.linewidth": 0.7,
+    "xtick.major.size": 3,
+    "ytick.major.size": 0,
+    "ytick.minor.size": 0,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "path.simplify": False,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A line of the legend: the series' number (CSS variable `--series-N`) and its name."""
+
+    index: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """A drawn plot: inline SVG and what a reader who cannot see it is told."""
+
+    svg: str
+    keys: tuple[Key, ...]
+
+
+def same_form(races: Sequence[Race]) -> tuple[Race, ...]:
+    """The races that one line may join: those of the layers and batch that most widths were raced with."""
+    forms = Counter((race.layers, race.batch) for race in races)
+    (form, _), *_ = forms.most_common(1)
+    return tuple(race for race in races if (race.layers, race.batch) == form)
+
+
+def run_time(races: Sequence[Race], ident: str) -> Plot:
+    """Run time per step against hidden width, both logarithmic: a line per contender, and ours."""
+    races = same_form(races)
+    keys = _timed_keys(races)
+    with mpl.rc_context(_STYLE):
+        figure, axes = _axes()
+        for key in keys:
+            points = [(race.width, found.us) for race in races if (found := race.contender(key.name)) and found.us]
+            _line(axes, key, points)
+        _widths(axes, races)
+        _decades(axes, "us per step")
+        return Plot(_svg(figure, ident, "Run time per training step against hidden width"), keys)
+
+
+def relative_speed(races: Sequence[Race], ident: str) -> Plot:
+    """How many times faster our step is than each contender's, against hidden width; at 1 they are equal."""
+    races = same_form(races)
+    keys = _timed_keys(races)
+    with mpl.rc_context(_STYLE):
+        figure, axes = _axes()
+        axes.axhline(1.0, color=_SERIES[0], linewidth=2.2)
+        for key in keys[1:]:
+            points = [
+                (race.width, found.speedup) for race in races if (found := race.contender(key.name)) and found.speedup
+            ]
+            _line(axes, key, points)
+        _widths(axes, races)
+        _decades(axes, "times our run time", suffix="×")
+        return Plot(_svg(figure, ident, "Relative speed against hidden width"), keys)
+
+
+def losses(race: Race, ident: str) -> Plot | None:
+    """Training loss against step, ours over the strongest PyTorch's; None where neither kept a curve."""
+    keys = _keys([race])
+    ours = race.ours
+    curves: list[tuple[Key, Contender]] = []
+    if ours is not None and ours.losses:
+        curves.append((keys[0], ours))
+    # The strongest comes first among the others, so the first one with a curve is whom the headline speaks of.
+    other = next((each for each in race.contenders if not each.ours and each.losses), None)
+    if other is not None:
+        curves.append((next(key for key in keys if key.name == other.name), other))
+    if not curves:
+        return None
+    with mpl.rc_context(_STYLE):
+        figure, axes = _axes(width=4.2, height=2.5)
+        for key, contender in curves:
+            steps, values = thin(contender.losses)
+            width, alpha = (3.2, 0.55) if contender.ours else (1.3, 1.0)
+            axes.plot(steps, values, color=_SERIES[key.index], linewidth=width, alpha=alpha)
+        axes.set_xlabel("step")
+        axes.set_ylabel("cross-entropy loss")
+        axes.set_ylim(bottom=0)
+        axes.margins(x=0.02)
+        axes.grid(axis="y")
+        return Plot(_svg(figure, ident, f"Training loss at width {race.width}"), tuple(key for key, _ in curves))
+
+
+def thin(curve: Sequence[tuple[int, float]], points: int = _POINTS) -> tuple[list[float], list[float]]:
+    """Steps and losses of `curve`, averaged over equal runs where it has more than `points` of them."""
+    run = -(-len(curve) // points) or 1
+    groups = [curve[start : start + run] for start in range(0, len(curve), run)]
+    steps = [fmean(step for step, _ in group) for group in groups]
+    return steps, [fmean(loss for _, loss in group) for group in groups]
+
+
+def _keys(races: Sequence[Race]) -> tuple[Key, ...]:
+    """Ours first; the others in the order in which the races first name them. Beyond eight they share colours."""
+    names = [OURS]
+    for race in races:
+        names += [contender.name for contender in race.contenders if contender.name not in names]
+    return tuple(
+        Key(0 if index == 0 else 1 + (index - 1) % (len(_SERIES) - 1), name) for index, name in enumerate(names)
+    )
+
+
+def _timed_keys(races: Sequence[Race]) -> tuple[Key, ...]:
+    """Without those that failed at every width: a legend names what is drawn."""
+    timed = {contender.name for race in races for contender in race.contenders if contender.us}
+    return tuple(key for key in _keys(races) if key.name in timed)
+
+
+def _axes(width: float = 4.6, height: float = 3.1) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.add_subplot()
+
+
+def _line(axes: Axes, key: Key, points: Sequence[tuple[float, float]]) -> None:
+    ours = key.index == 0
+    axes.plot(
+        [x for x, _ in points],
+        [y for _, y in points],
+        color=_SERIES[key.index],
+        linestyle=_DASHES[key.index % len(_DASHES)],
+        linewidth=2.6 if ours else 1.4,
+        marker=_MARKERS[key.index],
+        markersize=5.5 if ours else 4,
+        zorder=3 if ours else 2,
+    )
+
+
+def _widths(axes: Axes, races: Sequence[Race]) -> None:
+    """A logarithmic axis that has a tick at every width raced, and at nothing else."""
+    widths = [race.width for race in races]
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(widths, [str(width) for width in widths])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xlim(min(widths) / 1.25, max(widths) * 1.25)
+    axes.set_xlabel("hidden width")
+
+
+def _decades(axes: Axes, label: str, suffix: str = "") -> None:
+    """A logarithmic axis in plain numbers, with whole decades in view so that the slope can be judged."""
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    if high / low < 10:
+        axes.set_ylim(low / 1.6, high * 1.6)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{_short(value)}{suffix}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.set_ylabel(label)
+    axes.grid(axis="y", which="major")
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1 else number(value, 1)
+
+
+def _svg(figure: Figure, ident: str, label: str) -> str:
+    """The figure as an `<svg>` element for the page; `ident` keeps its ids apart from those of other plots."""
+    file = io.StringIO()
+    figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    svg = file.getvalue()
+    svg = svg[svg.index("<svg") :]
+    # The style sheet would reach the whole page; page.css says the same of plots alone.
+    svg = re.sub(r"<(metadata|style)\b.*?</\1>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'\bid="([^"]+)"', rf'id="{ident}-\1"', svg)
+    svg = re.sub(r'(href="#|url\(#)', rf"\g<1>{ident}-", svg)
+    for colour, name in _NAMES.items():
+        svg = svg.replace(colour, f"var({name})")
+    svg = re.sub(r"font-family: [^;\"]+;? ?", "", svg)
+    svg = re.sub(r'<svg [^>]*?viewBox="([^"]+)"[^>]*>', rf'<svg viewBox="\1" role="img" aria-label="{label}">', svg)
+    return svg.strip()

@@ -1,0 +1,167 @@
+"""Numbers and sentences as people read them; shared by the terminal, Markdown and HTML forms."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from trainer.report.model import Contender, DeviceReport, ProblemRow, Race, Report
+from tuner.types import Device, Environment
+
+NONE = "–"
+
+EMPTY = "The store has no results yet. Run `mnist-tune search`, then `mnist-tune train`."
+ONLY_PREDICTED = (
+    "Predictions only: this GPU was not there. A model ranked configurations that compiled and whose results were "
+    "verified; no time below was measured."
+)
+NO_RACE_YET = "No race against PyTorch is stored for this device yet; `mnist-tune train` runs one."
+NO_RACE_WITHOUT_GPU = (
+    "No race was run: racing PyTorch needs the GPU itself. Where it is there, `mnist-tune train` runs one."
+)
+ONLY_LOSSES = (
+    "What is below was trained without a GPU: its losses can be compared, its times mean nothing and are not shown."
+)
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """`value` to `digits` significant digits, never in scientific form."""
+    if value is None:
+        return NONE
+    if value == 0:
+        return "0"
+    whole = len(str(int(abs(value)))) if abs(value) >= 1 else 0
+    decimals = max(digits - whole, 0) if whole else digits
+    return f"{value:,.{decimals}f}"
+
+
+def percent(value: float | None, decimals: int = 0) -> str:
+    """`value`, which is in percent already."""
+    return NONE if value is None else f"{value:.{decimals}f}%"
+
+
+def fraction(value: float | None, decimals: int = 1) -> str:
+    """A fraction of 1 as a percentage."""
+    return NONE if value is None else percent(100 * value, decimals)
+
+
+def ratio(value: float | None) -> str:
+    """`2.31x`."""
+    return NONE if value is None else f"{number(value)}×"
+
+
+def seconds(value: float | None) -> str:
+    return NONE if value is None else f"{value:.1f}"
+
+
+def mebibytes(value: int | None) -> str:
+    return NONE if value is None else f"{value / 2**20:,.0f}"
+
+
+def moment(when: datetime | None) -> str:
+    return NONE if when is None else when.strftime("%Y-%m-%d %H:%M UTC")
+
+
+def day(when: datetime | None) -> str:
+    return NONE if when is None else when.strftime("%Y-%m-%d")
+
+
+def time_us(row: ProblemRow) -> str:
+    """A predicted time is never written as if it had been measured."""
+    return f"≈{number(row.us)}" if row.kind == "predicted" and row.us is not None else number(row.us)
+
+
+def config(row: ProblemRow) -> str:
+    return NONE if row.config is None else " ".join(f"{name}={value}" for name, value in row.config.items())
+
+
+def failures(row: ProblemRow) -> str:
+    """`3 compile, 1 wrong`."""
+    return ", ".join(f"{count} {status}" for status, count in row.failures.items()) or "none"
+
+
+def kind(row: ProblemRow) -> str:
+    """The kind of the time and the rung that a lookup takes, in one cell; never `measured` for anything else."""
+    if row.kind is None:
+        return row.rung
+    return row.kind if row.rung in {row.kind, "exact"} else f"{row.kind}, {row.rung}"
+
+
+def title(device: Device) -> str:
+    return f"{device.name} ({device.arch})"
+
+
+def limits(device: Device) -> str:
+    """The device's figures that the report reckons with."""
+    parts = [
+        f"{device.sm_count} SMs",
+        f"{device.memory_bandwidth / 1e9:,.0f} GB/s memory",
+        f"{device.l2_bandwidth / 1e9:,.0f} GB/s L2",
+        f"{device.l2_bytes / 2**20:,.0f} MB L2",
+    ]
+    return ", ".join(parts)
+
+
+def outcome(contender: Contender) -> str:
+    """Why a contender has no time; empty where it has one."""
+    if contender.us is not None:
+        return ""
+    return f"failed: {contender.error}" if contender.error else "not timed"
+
+
+def headline(race: Race) -> str:
+    """One sentence about one race, against the strongest contender."""
+    ours, strongest = race.ours, race.contender(race.strongest)
+    if ours is None or strongest is None or strongest.speedup is None:
+        return f"Width {race.width}: no race was run."
+    verdict = (
+        f"{number(strongest.speedup)}× faster than"
+        if strongest.speedup >= 1
+        else f"{number(1 / strongest.speedup)}× slower than"
+    )
+    return (
+        f"Width {race.width}: {number(ours.us)} us a step, {verdict} the strongest PyTorch "
+        f"({strongest.name}, {number(strongest.us)} us)."
+    )
+
+
+def environment(versions: Environment) -> str:
+    """The software versions that are known."""
+    named = [
+        ("driver", versions.driver),
+        ("NVRTC", versions.nvrtc),
+        ("CuPy", versions.cupy),
+        ("PyTorch", versions.torch),
+        ("compiler", versions.compiler),
+        ("Python", versions.python),
+        ("", versions.system),
+    ]
+    return ", ".join(f"{name} {value}".strip() for name, value in named if value)
+
+
+def counts(device: DeviceReport) -> str:
+    """`12 problems, 340 trials (28 failed), 3 races`."""
+    trials = sum(row.trials for row in device.problems)
+    failed = sum(sum(row.failures.values()) for row in device.problems)
+    stale = sum(row.stale for row in device.problems)
+    text = f"{_plural(len(device.problems), 'problem')}, {_plural(trials, 'trial')} ({failed} failed)"
+    text += f", {_plural(len(device.timed_races), 'race')}"
+    return f"{text}; {_plural(stale, 'row')} of an older kernel source left out" if stale else text
+
+
+def no_race(device: DeviceReport) -> str:
+    """Why there is no race to show; with backticks around commands."""
+    reason = NO_RACE_YET if device.measured else NO_RACE_WITHOUT_GPU
+    return f"{reason} {ONLY_LOSSES}" if device.races else reason
+
+
+def plain(markdown: str) -> str:
+    """Without the backticks."""
+    return markdown.replace("`", "")
+
+
+def summary(report: Report) -> str:
+    return f"{report.store}, {moment(report.created)}, mnist-tune {report.version}"
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
