@@ -1,0 +1,67 @@
+# Needs python3 (3.11 or newer, with venv), make and g++. Everything else is installed into .venv, CUDA's headers and
+# NVRTC included; a GPU and its driver are used where they are there.
+#
+#   make demo      search, train and report on a small network, within minutes; again resumes. See demo/report.html
+#   make test      every test that needs no GPU
+#   make gpu-test  those that do
+#   make lint      ruff and mypy
+#   make clean     remove what the above left, .venv aside
+#
+# Variables: PYTHON, VENV; CUDA=12 for drivers before 580; TORCH, what pip is to install as PyTorch. PyPI's is a build
+# with CUDA, some gigabytes; without a GPU a CPU build does as well, named by its file or by pip's own options:
+#   make demo TORCH=path/to/torch-2.13.0+cpu-cp312-cp312-linux_x86_64.whl
+
+PYTHON ?= python3
+VENV ?= .venv
+CUDA ?= 13
+TORCH ?= torch==2.13.0
+PYTEST_ARGS ?= -n 2 --dist loadfile
+
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed-cuda$(CUDA)
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: demo test gpu-test lint install clean
+.DEFAULT_GOAL := demo
+
+install: $(STAMP)
+
+# The stamp makes later runs instant; a change of pyproject.toml or of CUDA installs again.
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "mnist-tune needs Python 3.11 or newer; name it: make PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+	  { echo "This Python cannot make virtual environments; run: apt-get install python3-venv"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet $(TORCH)
+	$(BIN)/python -m pip install --quiet --editable '.[cuda$(CUDA),dev]'
+	@touch $@
+
+# 32 is the width that trains by emulation; on a GPU the smallest width that PyTorch is raced at.
+demo: export MNIST_TUNE_DB := demo/tuning.db
+demo: $(STAMP)
+	@mkdir -p demo
+	@set -e; \
+	width=$$($(BIN)/python -c 'from tuner.devices import current; print(128 if current() else 32)'); \
+	trials=$$(test $$width = 32 && echo 8 || echo 60); \
+	set -x; \
+	$(BIN)/mnist-tune search --shapes mlp --widths $$width --trials $$trials; \
+	$(BIN)/mnist-tune train --width $$width; \
+	$(BIN)/mnist-tune report --html demo/report.html
+
+test: $(STAMP)
+	MNIST_TUNE_OFFLINE=1 $(BIN)/python -m pytest -m "not gpu" $(PYTEST_ARGS)
+
+# One process: two would time kernels on one GPU at once.
+gpu-test: $(STAMP)
+	MNIST_TUNE_OFFLINE=1 $(BIN)/python -m pytest -m gpu
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf demo build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis report.html
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
