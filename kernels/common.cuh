@@ -5,6 +5,7 @@
 //   thread-block clusters (sm_90)    -> cluster_sync / cluster_load; kernels fall back to a workspace in global memory
 // The same files compile with g++ for the emulation, which brings its own headers and defines __MNT_EMULATION__.
 #pragma once
+// Names in capitals are the kernels' macros; template parameters here are in CamelCase so that no macro can replace them.
 #include <cuda_fp16.h>
 #include <mma.h>
 #ifdef __MNT_EMULATION__
@@ -35,44 +36,44 @@ __host__ __device__ constexpr int vector_width(int pitch, int most) {
     return pitch % most == 0 ? most : vector_width(pitch, most / 2);
 }
 
-template <int BYTES> struct vector_of;
+template <int Bytes> struct vector_of;
 template <> struct vector_of<2> { using type = unsigned short; };
 template <> struct vector_of<4> { using type = unsigned int; };
 template <> struct vector_of<8> { using type = uint2; };
 template <> struct vector_of<16> { using type = uint4; };
 
-template <int BYTES> __device__ __forceinline__ void copy_vector(void* to, const void* from) {
-    using vector = typename vector_of<BYTES>::type;
+template <int Bytes> __device__ __forceinline__ void copy_vector(void* to, const void* from) {
+    using vector = typename vector_of<Bytes>::type;
     *reinterpret_cast<vector*>(to) = *reinterpret_cast<const vector*>(from);
 }
 
-template <int BYTES> __device__ __forceinline__ void zero_vector(void* to) {
-    using vector = typename vector_of<BYTES>::type;
+template <int Bytes> __device__ __forceinline__ void zero_vector(void* to) {
+    using vector = typename vector_of<Bytes>::type;
     *reinterpret_cast<vector*>(to) = vector{};
 }
 
 // ---- Asynchronous copies from global to shared memory -------------------------------------------------------------
 
-// Copy BYTES (aligned to BYTES on both sides). It has arrived after wait_copies() and a __syncthreads().
-template <int BYTES> __device__ __forceinline__ void copy_async(void* shared, const void* global) {
+// Copy Bytes (aligned to Bytes on both sides). It has arrived after wait_copies() and a __syncthreads().
+template <int Bytes> __device__ __forceinline__ void copy_async(void* shared, const void* global) {
 #if defined(MNT_HAS_CP_ASYNC)
-    if constexpr (BYTES == 16) {
+    if constexpr (Bytes == 16) {
         const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
-    } else if constexpr (BYTES >= 4) {
+    } else if constexpr (Bytes >= 4) {
         const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(global), "n"(BYTES) : "memory");
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(global), "n"(Bytes) : "memory");
     } else {
-        copy_vector<BYTES>(shared, global);  // cp.async moves 4, 8 or 16 bytes
+        copy_vector<Bytes>(shared, global);  // cp.async moves 4, 8 or 16 bytes
     }
 #elif defined(__MNT_EMULATION__)
-    if constexpr (BYTES >= 4) {
-        __pipeline_memcpy_async(shared, global, BYTES);
+    if constexpr (Bytes >= 4) {
+        __pipeline_memcpy_async(shared, global, Bytes);
     } else {
-        copy_vector<BYTES>(shared, global);
+        copy_vector<Bytes>(shared, global);
     }
 #else
-    copy_vector<BYTES>(shared, global);
+    copy_vector<Bytes>(shared, global);
 #endif
 }
 
@@ -84,33 +85,33 @@ __device__ __forceinline__ void commit_copies() {
 #endif
 }
 
-// Wait until at most PENDING of the groups that this thread committed are still under way.
-template <int PENDING> __device__ __forceinline__ void wait_copies() {
+// Wait until at most Pending of the groups that this thread committed are still under way.
+template <int Pending> __device__ __forceinline__ void wait_copies() {
 #if defined(MNT_HAS_CP_ASYNC)
-    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+    asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
 #elif defined(__MNT_EMULATION__)
-    __pipeline_wait_prior(PENDING);
+    __pipeline_wait_prior(Pending);
 #endif
 }
 
-// Copy the TILE_ROWS x TILE_COLS tile at (row, col) of a row-major ROWS x COLS matrix into shared memory with leading
-// dimension LD, VECTOR elements at a time. What lies outside the matrix becomes zero, so tails need no care later.
-// VECTOR divides COLS and TILE_COLS, so a vector is either inside the matrix or outside, never across its edge.
-template <int TILE_ROWS, int TILE_COLS, int LD, int ROWS, int COLS, int VECTOR, int THREADS, typename T>
+// Copy the TileRows x TileCols tile at (row, col) of a row-major Rows x Cols matrix into shared memory with leading
+// dimension Ld, Width elements at a time. What lies outside the matrix becomes zero, so tails need no care later.
+// Width divides Cols and TileCols, so a vector is either inside the matrix or outside, never across its edge.
+template <int TileRows, int TileCols, int Ld, int Rows, int Cols, int Width, int Threads, typename T>
 __device__ __forceinline__ void load_tile(T* tile, const T* matrix, int row, int col) {
-    constexpr int PER_ROW = TILE_COLS / VECTOR, COUNT = TILE_ROWS * PER_ROW;
-    constexpr int BYTES = VECTOR * int(sizeof(T));
+    constexpr int per_row = TileCols / Width, count = TileRows * per_row;
+    constexpr int bytes = Width * int(sizeof(T));
 #pragma unroll
-    for (int i0 = 0; i0 < COUNT; i0 += THREADS) {
+    for (int i0 = 0; i0 < count; i0 += Threads) {
         const int i = i0 + int(threadIdx.x);
-        if (COUNT % THREADS == 0 || i < COUNT) {
-            const int r = i / PER_ROW, c = i % PER_ROW * VECTOR;
-            T* to = tile + r * LD + c;
-            const bool inside = (ROWS % TILE_ROWS == 0 || row + r < ROWS) && (COLS % TILE_COLS == 0 || col + c < COLS);
+        if (count % Threads == 0 || i < count) {
+            const int r = i / per_row, c = i % per_row * Width;
+            T* to = tile + r * Ld + c;
+            const bool inside = (Rows % TileRows == 0 || row + r < Rows) && (Cols % TileCols == 0 || col + c < Cols);
             if (inside) {
-                copy_async<BYTES>(to, matrix + size_t(row + r) * COLS + (col + c));
+                copy_async<bytes>(to, matrix + size_t(row + r) * Cols + (col + c));
             } else {
-                zero_vector<BYTES>(to);
+                zero_vector<bytes>(to);
             }
         }
     }
@@ -172,8 +173,8 @@ __device__ __forceinline__ float4 load4(const half* p) {
 }
 
 // Store the first `count` of four values as fp16; `count` below 4 only at a row's end.
-template <int VECTOR> __device__ __forceinline__ void store4(half* p, float4 v, int count) {
-    if constexpr (VECTOR == 4) {
+template <int Width> __device__ __forceinline__ void store4(half* p, float4 v, int count) {
+    if constexpr (Width == 4) {
         half2 h[2] = {__floats2half2_rn(v.x, v.y), __floats2half2_rn(v.z, v.w)};
         *reinterpret_cast<uint2*>(p) = *reinterpret_cast<const uint2*>(h);
     } else {

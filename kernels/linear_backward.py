@@ -1,14 +1,24 @@
-"""`linear_backward`: dX, dW and the SGD update of a fully connected layer in one pass over W. See linear_backward.cu."""
+"""`linear_backward`: dX, dW and the SGD update of a layer in one pass over W. See linear_backward.cu."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from kernels.tiling import FP16_ROUNDING, FP32_ROUNDING, WARP, WMMA_K, at_most, ceil_div, sum_tolerance, up_to, vector_width
+from kernels.tiling import (
+    FP16_ROUNDING,
+    FP32_ROUNDING,
+    WARP,
+    WMMA_K,
+    at_most,
+    ceil_div,
+    sum_tolerance,
+    up_to,
+    vector_width,
+)
 from tuner.kernel import Argument, Array, Gemm, Kernel, Role, Scalar, Work
 from tuner.space import Constraint, Param, Space
 from tuner.types import Config, Device, Launch, Problem, Value
@@ -33,12 +43,12 @@ def join_master(W: Any, part: Any, master: str) -> Any:
 
 
 class LinearBackward(Kernel):
-    """From dY (batch, out), X (batch, in) and the weights (in, out): dX (batch, in), and the weights updated in place."""
+    """From dY (batch, out), X (batch, in), weights (in, out): dX (batch, in), and the weights updated in place."""
 
     name = "linear_backward"
     source = Path(__file__).with_name("linear_backward.cu")
     dims = ("batch", "in_features", "out_features")
-    options = {"dx": ("relu", "none")}
+    options: ClassVar = {"dx": ("relu", "none")}
     """`relu`: dX is made and masked by X > 0. `none`: the first layer, whose inputs need no gradient."""
 
     def space(self, problem: Problem, device: Device) -> Space:
@@ -282,7 +292,7 @@ class LinearBackward(Kernel):
 
 
 def _splits(outputs: int) -> tuple[int, ...]:
-    """Powers of two up to the number of the narrowest tiles, and each number of tiles of a row (for chunked batches)."""
+    """Powers of two up to the number of the narrowest tiles, and (for chunked batches) each number of tiles."""
     most = ceil_div(outputs, 16)
     powers = {2**i for i in range(10) if 2**i <= min(most, 64)}
     return tuple(sorted(powers | {ceil_div(outputs, width) for width in (16, 32, 64, 128)}))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -20,7 +20,7 @@ class LinearForward(Kernel):
     name = "linear_forward"
     source = Path(__file__).with_name("linear_forward.cu")
     dims = ("batch", "in_features", "out_features")
-    options = {"activation": ("relu", "none")}
+    options: ClassVar = {"activation": ("relu", "none")}
 
     def space(self, problem: Problem, device: Device) -> Space:
         batch, inputs, outputs = (problem[dim] for dim in self.dims)

@@ -11,7 +11,7 @@ from tuner.types import Problem
 
 PIXELS, CLASSES = 784, 10
 STEPS_PER_GRAPH = 50
-"""Training steps that one CUDA graph replays: the host then launches every millisecond or so, and is out of the loop."""
+"""Training steps that one CUDA graph replays: the host launches once a millisecond or so, and is out of the loop."""
 
 LARGEST_SIZE = 1 << 20
 

@@ -50,6 +50,7 @@ softmax_cross_entropy(const half* __restrict__ logits, const int* __restrict__ l
     float* const group_loss = reinterpret_cast<float*>(shared);
     const int lane = threadIdx.x % LANES, group = threadIdx.x / LANES;
 
+    const float minus_infinity = __uint_as_float(0xff800000u);  // NVRTC has no INFINITY
     float sum_of_losses = 0.0f;
     // Every lane of a warp makes the same number of turns, rows or not: shuffles need them all.
     for (int row0 = 0; row0 < BATCH; row0 += GROUPS) {
@@ -57,11 +58,11 @@ softmax_cross_entropy(const half* __restrict__ logits, const int* __restrict__ l
         const bool is_row = row < BATCH;
         const half* const z = logits + size_t(is_row ? row : 0) * CLASSES;
         const int label = labels[is_row ? row : 0];
-        float v[PER_LANE], largest = -INFINITY, of_label = 0.0f, sum = 0.0f;
+        float v[PER_LANE], largest = minus_infinity, of_label = 0.0f, sum = 0.0f;
 #pragma unroll
         for (int i = 0; i < PER_LANE; ++i) {
             const int c = i * LANES + lane;
-            v[i] = c < CLASSES ? __half2float(z[c]) : -INFINITY;
+            v[i] = c < CLASSES ? __half2float(z[c]) : minus_infinity;
             // Not fmaxf, which would drop a NaN.
             largest = v[i] <= largest ? largest : v[i];
             if (c == label) of_label = v[i];

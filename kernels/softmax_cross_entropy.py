@@ -15,7 +15,7 @@ from tuner.types import Config, Device, Launch, Problem, Value
 
 
 class SoftmaxCrossEntropy(Kernel):
-    """logits (batch, classes) fp16 and labels (batch) int32 to dLogits (batch, classes) fp16 and the mean loss, fp32."""
+    """logits (batch, classes) fp16 and labels (batch) int32 to dLogits (batch, classes) fp16, mean loss fp32."""
 
     name = "softmax_cross_entropy"
     source = Path(__file__).with_name("softmax_cross_entropy.cu")
@@ -81,7 +81,8 @@ class SoftmaxCrossEntropy(Kernel):
             flops=4.0 * problem["batch"] * problem["classes"],
             floor_bytes=moved,
             moved_bytes=moved,
-            serial_steps=ceil_div(problem["batch"], _groups(config)) * ceil_div(problem["classes"], config.integer("LANES")),
+            serial_steps=ceil_div(problem["batch"], _groups(config))
+            * ceil_div(problem["classes"], config.integer("LANES")),
         )
 
 
