@@ -1,0 +1,177 @@
+"""Runs a compiled kernel on the GPU, through CuPy.
+
+This lives in the child process that owns the GPU (`tuner.worker`): a bad candidate may leave the CUDA context beyond
+repair, which `CudaRunner.lost` then says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tuner.kernel import Argument, Array, Kernel, Role
+from tuner.types import Binary, Config, Device, Failure, Launch, Problem, Status
+
+_OPT_IN_BYTES = 48 << 10
+"""Dynamic shared memory above this must be asked for, on every architecture."""
+
+_MAX_THREADS = 1024
+"""Per block, on every architecture."""
+
+_GUARD_BYTES = 512
+"""Before and after each array while a kernel is checked; also the alignment that CuPy's allocator gives."""
+
+_POISON = 0xFF
+"""Its repetition is NaN in fp16, bf16, fp32 and fp64, and -1 in the integers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A kernel that is loaded and ready to start."""
+
+    function: Any
+    """A `cupy.RawKernel`."""
+    launch: Launch
+
+    def __call__(self, values: tuple[Any, ...]) -> None:
+        """Enqueue one launch on CuPy's current stream; `values` are arrays and NumPy scalars in the kernel's order."""
+        self.function(self.launch.grid, self.launch.block, values, shared_mem=self.launch.shared_bytes)
+
+
+class CudaRunner:
+    """Runs kernels on one GPU; makes it the current one of this process. Implements `tuner.backends.Runner`."""
+
+    name = "cuda"
+
+    def __init__(self, device: Device, index: int = 0) -> None:
+        import cupy
+
+        cupy.cuda.Device(index).use()
+        self.device = device
+        self.lost = False
+        """True after an error that the CUDA context does not survive: this process can run nothing more."""
+
+    def rng(self, seed: int) -> Any:
+        import cupy
+
+        return cupy.random.default_rng(seed)
+
+    def execute(
+        self,
+        kernel: Kernel,
+        problem: Problem,
+        config: Config,
+        binary: Binary | None,
+        arguments: Sequence[Argument],
+    ) -> Mapping[str, Any] | Failure:
+        """One launch between guard zones: a write outside of an array is a failure too.
+
+        The zones hold NaN, so that a read outside of an input spoils the output.
+        """
+        if binary is None:
+            raise ValueError("the GPU runs a compiled binary, and was given none")
+        import cupy
+
+        prepared = self.prepare(kernel, problem, config, binary)
+        if isinstance(prepared, Failure):
+            return prepared
+        try:
+            guarded = {item.name: _Guarded.copy_of(item) for item in arguments if isinstance(item, Array)}
+            values = tuple(guarded[item.name].array if isinstance(item, Array) else item.value for item in arguments)
+            cupy.cuda.get_current_stream().synchronize()
+        except cupy.cuda.memory.OutOfMemoryError as error:
+            return Failure(Status.RESOURCES, str(error))
+        failure = self._attempt(lambda: prepared(values))
+        if failure is not None:
+            return failure
+        for name, area in guarded.items():
+            if area.breached():
+                return Failure(Status.RUNTIME, f"{name}: wrote outside of the array")
+        return {name: area.array for name, area in guarded.items()}
+
+    def prepare(self, kernel: Kernel, problem: Problem, config: Config, binary: Binary) -> Prepared | Failure:
+        """Load `binary` and check that its launch fits the device."""
+        import cupy
+
+        launch = kernel.launch(problem, config)
+        excess = oversize(launch, binary, self.device)
+        if excess is not None:
+            return Failure(Status.RESOURCES, excess)
+        try:
+            module = cupy.RawModule(path=str(binary.path), enable_cooperative_groups=launch.cooperative)
+            function = module.get_function(binary.entry)
+            if launch.shared_bytes > _OPT_IN_BYTES:
+                function.max_dynamic_shared_size_bytes = launch.shared_bytes
+            per_sm = cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(
+                function.kernel.ptr, launch.threads, launch.shared_bytes
+            )
+        except cupy.cuda.driver.CUDADriverError as error:
+            return _launch_failure(error)
+        if per_sm < 1:
+            return Failure(Status.RESOURCES, "not even one block fits on an SM")
+        # CuPy would shrink the grid without a word, and the kernel would compute a part of the output.
+        if launch.cooperative and launch.blocks > per_sm * self.device.sm_count:
+            room = f"{per_sm} on each of {self.device.sm_count} SMs"
+            return Failure(Status.RESOURCES, f"a cooperative grid of {launch.blocks} blocks, but room for only {room}")
+        return Prepared(function, launch)
+
+    def _attempt(self, start: Any) -> Failure | None:
+        """Start something and wait for it. An error while waiting has broken the context."""
+        import cupy
+
+        try:
+            start()
+        except (cupy.cuda.driver.CUDADriverError, cupy.cuda.runtime.CUDARuntimeError) as error:
+            return _launch_failure(error)
+        try:
+            cupy.cuda.get_current_stream().synchronize()
+        except (cupy.cuda.driver.CUDADriverError, cupy.cuda.runtime.CUDARuntimeError) as error:
+            self.lost = True
+            return Failure(Status.RUNTIME, str(error))
+        return None
+
+
+def oversize(launch: Launch, binary: Binary, device: Device) -> str | None:
+    """Which limit of `device` one block of `launch` exceeds; None where it fits."""
+    if launch.threads > _MAX_THREADS:
+        return f"{launch.threads} threads in a block, the limit is {_MAX_THREADS}"
+    shared = launch.shared_bytes + binary.static_shared_bytes
+    if shared > device.shared_per_block:
+        return f"{shared} bytes of shared memory in a block, the limit is {device.shared_per_block}"
+    registers = binary.registers * launch.threads
+    if registers > device.registers_per_sm:
+        return f"{registers} registers in a block, the limit is {device.registers_per_sm}"
+    return None
+
+
+def _launch_failure(error: Exception) -> Failure:
+    """What a refused load or launch means; the context survives these."""
+    text = str(error)
+    scarce = ("OUT_OF_RESOURCES", "OutOfResources", "TOO_LARGE", "TooLarge", "OUT_OF_MEMORY", "MemoryAllocation")
+    return Failure(Status.RESOURCES if any(word in text for word in scarce) else Status.LAUNCH, text)
+
+
+@dataclass(frozen=True, slots=True)
+class _Guarded:
+    """A copy of an array between two poisoned zones."""
+
+    buffer: Any
+    array: Any
+
+    @classmethod
+    def copy_of(cls, argument: Array) -> _Guarded:
+        import cupy
+
+        source = argument.data
+        end = _GUARD_BYTES + source.nbytes
+        # Room for the zone after the array, which ends where it ends, aligned or not.
+        buffer = cupy.full(end + _GUARD_BYTES, _POISON, dtype=cupy.uint8)
+        array = buffer[_GUARD_BYTES:end].view(source.dtype).reshape(source.shape)
+        if argument.role not in {Role.OUT, Role.SCRATCH}:
+            array[...] = source
+        return cls(buffer, array)
+
+    def breached(self) -> bool:
+        end = _GUARD_BYTES + self.array.nbytes
+        return bool((self.buffer[:_GUARD_BYTES] != _POISON).any() or (self.buffer[end:] != _POISON).any())

@@ -1,0 +1,165 @@
+"""What is asked of the child that owns the GPU, or of the one that emulates, and how it answers.
+
+Requests and answers travel between processes by pickle; the workplaces exist in the child only (`tuner.worker`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tuner.backends import Runner
+from tuner.devices import device_index, environment, resolve
+from tuner.kernel import Kernel
+from tuner.measure import Timing, time_kernel, time_library, unbelievable
+from tuner.types import (
+    Binary,
+    CacheState,
+    Config,
+    Device,
+    Environment,
+    Failure,
+    Kind,
+    Measurement,
+    Problem,
+    Status,
+)
+from tuner.verify import Verdict, verify
+
+
+@dataclass(frozen=True, slots=True)
+class Describe:
+    """Asks for the device (None without a GPU) and the environment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Asks to verify a compiled candidate, and to time it where it is right; the answer is a `Measurement`."""
+
+    kernel: Kernel
+    problem: Problem
+    config: Config
+    binary: Binary
+    cache: CacheState
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryJob:
+    """Asks to time what cuBLAS needs for the products of a problem; the answer is a `Timing` or a `Failure`."""
+
+    kernel: Kernel
+    problem: Problem
+    cache: CacheState
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckJob:
+    """Asks to verify a candidate by emulation, from its source; the answer is a `Verdict`."""
+
+    kernel: Kernel
+    problem: Problem
+    config: Config
+    seed: int
+
+
+class CudaWorkplace:
+    """In the child that owns the GPU `spec` (as `--device` has it)."""
+
+    def __init__(self, spec: str | None) -> None:
+        from tuner.backends.cuda import CudaRunner
+
+        self.device = resolve(spec)
+        self._runner = CudaRunner(self.device, device_index(spec) or 0) if self.device is not None else None
+
+    @property
+    def lost(self) -> bool:
+        return self._runner is not None and self._runner.lost
+
+    def handle(
+        self, request: Describe | Job | LibraryJob
+    ) -> tuple[Device | None, Environment] | Measurement | Timing | Failure:
+        if isinstance(request, Describe):
+            return self.device, environment()
+        if self._runner is None:
+            raise ValueError("there is no GPU to run this on")
+        if isinstance(request, LibraryJob):
+            gemms = request.kernel.library(request.problem)
+            return time_library(self._runner, gemms, cache=request.cache, seed=request.seed)
+        verdict = verify(
+            self._runner, request.kernel, request.problem, request.config, request.binary, seed=request.seed
+        )
+        seen = measurement(request.problem, request.config, Kind.MEASURED, verdict, request.binary, seed=request.seed)
+        used = shared_bytes(request.kernel, request.problem, request.config, request.binary)
+        seen = replace(seen, cache=request.cache, shared_bytes=used)
+        if not verdict.ok:
+            return seen
+        timing = time_kernel(
+            self._runner,
+            request.kernel,
+            request.problem,
+            request.config,
+            request.binary,
+            cache=request.cache,
+            seed=request.seed,
+        )
+        if isinstance(timing, Failure):
+            return replace(seen, status=timing.status, message=timing.message)
+        doubt = unbelievable(timing, request.kernel.work(request.problem, request.config), self._runner.device)
+        return timed(seen, timing, doubt)
+
+
+class EmulationWorkplace:
+    """In the child that emulates; it survives everything but an endless loop."""
+
+    lost = False
+
+    def __init__(self) -> None:
+        from tuner.backends.emulate import EmulationRunner
+
+        self._runner: Runner = EmulationRunner()
+
+    def handle(self, request: CheckJob) -> Verdict:
+        return verify(self._runner, request.kernel, request.problem, request.config, None, seed=request.seed)
+
+
+def shared_bytes(kernel: Kernel, problem: Problem, config: Config, binary: Binary) -> int:
+    """Shared memory of one block, static and dynamic."""
+    return binary.static_shared_bytes + kernel.launch(problem, config).shared_bytes
+
+
+def measurement(
+    problem: Problem, config: Config, kind: Kind, result: Verdict | Failure, binary: Binary | None, *, seed: int
+) -> Measurement:
+    """A row without a time: a failure of any stage, or the verdict of a candidate that is timed next."""
+    verdict = result if isinstance(result, Verdict) else None
+    return Measurement(
+        problem=problem,
+        config=config,
+        status=result.status,
+        kind=kind,
+        message=result.message,
+        error=verdict.error if verdict else None,
+        tolerance=verdict.tolerance if verdict else None,
+        seed=seed,
+        registers=binary.registers if binary else None,
+        spill_bytes=binary.spill_bytes if binary else None,
+        compile_s=binary.seconds if binary else None,
+        verified_by=verdict.verified_by if verdict else "",
+    )
+
+
+def timed(seen: Measurement, timing: Timing, doubt: str | None) -> Measurement:
+    """`seen` with its samples; UNSTABLE where there is a doubt about them."""
+    extra: dict[str, Any] = {**seen.extra, "launches": timing.launches}
+    return replace(
+        seen,
+        status=Status.UNSTABLE if doubt else Status.OK,
+        message=doubt or "",
+        samples_us=timing.samples_us,
+        median_us=None if doubt else timing.median_us,
+        spread=None if doubt else timing.spread,
+        cache=timing.cache,
+        extra=extra,
+    )

@@ -1,0 +1,252 @@
+"""How long a launch takes, as the trainer will see it: replayed from a CUDA graph, with the cache as it will be then.
+
+A sample is one replay of a graph of N launches between two events, divided by N; N is calibrated so that a sample lasts
+long enough for the events to resolve. All samples are kept. Runs in the child that owns the GPU.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tuner.backends.cuda import CudaRunner
+from tuner.kernel import Array, Gemm, Kernel, Work
+from tuner.types import Binary, CacheState, Config, Device, Failure, Problem, Status
+
+SAMPLES = 21
+SAMPLE_US = 200.0
+"""A sample lasts at least this long: events resolve about 0.5 us."""
+LAUNCHES = 20
+"""Fewest launches of a sample, so that the graph's own start weighs little."""
+SLOW_SAMPLE_US = 20_000.0
+"""A sample of a slow kernel is cut to about this, below `LAUNCHES` launches if need be."""
+WARM_UP_US = 2_000.0
+
+TRAINING_FACTOR = 4
+"""A training step touches about this many times what one layer does: three weight layers, activations, the batch."""
+
+COLD_FACTOR = 2
+"""Cold inputs rotate over this many times the L2."""
+MAX_SETS = 256
+"""Most argument sets that cold inputs rotate over."""
+
+_BELIEVABLE = 1.25
+"""How far above its stated peak a device may seem to be: boost clocks are not the stated ones, and hot inputs are
+partly served from L1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Microseconds per launch, one number per sample."""
+
+    samples_us: tuple[float, ...]
+    cache: CacheState
+    launches: int
+    """Per sample."""
+
+    @property
+    def median_us(self) -> float:
+        return statistics.median(self.samples_us)
+
+    @property
+    def spread(self) -> float:
+        """Interquartile range over the median."""
+        if len(self.samples_us) < 2 or self.median_us == 0:
+            return 0.0
+        low, _, high = statistics.quantiles(self.samples_us, n=4)
+        return (high - low) / self.median_us
+
+
+def default_cache(work: Work, device: Device) -> CacheState:
+    """The cache state that a training step with this problem in it will have, where nobody knows the network.
+
+    HOT where `TRAINING_FACTOR` times the problem's least bytes fit in L2, and also where the problem is so small
+    that `MAX_SETS` of it would: what is that small was just written by the kernel before it.
+    """
+    fits = work.floor_bytes * TRAINING_FACTOR <= device.l2_bytes
+    tiny = work.floor_bytes * MAX_SETS <= COLD_FACTOR * device.l2_bytes
+    return CacheState.HOT if fits or tiny else CacheState.COLD
+
+
+def unbelievable(timing: Timing, work: Work, device: Device) -> str | None:
+    """Why `timing` cannot be true; None where it can: positive, finite, and within the device's peaks."""
+    bad = [sample for sample in timing.samples_us if not (math.isfinite(sample) and sample > 0)]
+    if bad or not timing.samples_us:
+        return f"{len(bad)} of {len(timing.samples_us)} samples are not a positive number of microseconds"
+    seconds = timing.median_us * 1e-6
+    hot = timing.cache is CacheState.HOT
+    peak = max(device.l2_bandwidth, device.memory_bandwidth) if hot else device.memory_bandwidth
+    if work.floor_bytes / seconds > _BELIEVABLE * peak:
+        return f"{work.floor_bytes / seconds / 1e9:.0f} GB/s is beyond the device's {peak / 1e9:.0f} GB/s"
+    if work.flops / seconds > _BELIEVABLE * device.tensor_flops:
+        return f"{work.flops / seconds / 1e12:.0f} TFLOP/s is beyond the device's {device.tensor_flops / 1e12:.0f}"
+    return None
+
+
+def time_kernel(
+    runner: CudaRunner,
+    kernel: Kernel,
+    problem: Problem,
+    config: Config,
+    binary: Binary,
+    *,
+    cache: CacheState,
+    seed: int,
+) -> Timing | Failure:
+    """Time a configuration that has been verified."""
+    import cupy
+
+    prepared = runner.prepare(kernel, problem, config, binary)
+    if isinstance(prepared, Failure):
+        return prepared
+    arguments = kernel.arguments(problem, config, runner.rng(seed))
+    first = tuple(item.data if isinstance(item, Array) else item.value for item in arguments)
+    try:
+        sets = _rotation(first, cache, runner.device)
+        return _sampled(lambda turn: prepared(sets[turn % len(sets)]), cache, len(sets))
+    except cupy.cuda.memory.OutOfMemoryError as error:
+        return Failure(Status.RESOURCES, str(error))
+    except (cupy.cuda.driver.CUDADriverError, cupy.cuda.runtime.CUDARuntimeError) as error:
+        # It ran alone and fails in company: whatever it did, the context is not to be trusted.
+        runner.lost = True
+        return Failure(Status.RUNTIME, f"failed while it was timed: {error}")
+
+
+def time_library(runner: CudaRunner, gemms: Sequence[Gemm], *, cache: CacheState, seed: int) -> Timing | Failure:
+    """Time cuBLAS on `gemms`, one after the other: fp16 in and out, sums in fp32."""
+    import cupy
+
+    try:
+        multiply = _cublas()
+    except ImportError as error:
+        return Failure(Status.LAUNCH, f"cuBLAS is not installed ({str(error).splitlines()[0]})")
+    rng = runner.rng(seed)
+    try:
+        sizes = [size for gemm in gemms for size in _sizes(gemm)]
+        first = tuple(rng.random(size, dtype=cupy.float32).astype(cupy.float16) for size in sizes)
+        sets = _rotation(first, cache, runner.device)
+
+        def launch(turn: int) -> None:
+            arrays = sets[turn % len(sets)]
+            for position, gemm in enumerate(gemms):
+                multiply(gemm, *arrays[3 * position : 3 * position + 3])
+
+        return _sampled(launch, cache, len(sets))
+    except (cupy.cuda.memory.OutOfMemoryError, RuntimeError) as error:
+        runner.lost = True  # it may have failed in the middle of a capture
+        return Failure(Status.RUNTIME, f"cuBLAS failed: {error}")
+
+
+def _sizes(gemm: Gemm) -> tuple[int, int, int]:
+    return gemm.m * gemm.k, gemm.k * gemm.n, gemm.m * gemm.n
+
+
+def _cublas() -> Callable[[Gemm, Any, Any, Any], None]:
+    """`multiply(gemm, A, B, C)` on the current stream, for row-major matrices.
+
+    cuBLAS is column major: row-major C = A B is its C^T = B^T A^T, so the operands change places.
+
+    Raises:
+        ImportError: cuBLAS is not installed.
+    """
+    import cupy
+    import numpy as np
+    from cupy.cuda import cublas
+
+    one, zero = np.ones(1, np.float32), np.zeros(1, np.float32)
+    half, sums_fp32, heuristic = 2, cublas.CUBLAS_COMPUTE_32F, -1  # CUDA_R_16F, and CUBLAS_GEMM_DEFAULT
+    handle = cupy.cuda.device.get_cublas_handle()
+
+    def multiply(gemm: Gemm, a: Any, b: Any, c: Any) -> None:
+        cublas.gemmEx(
+            handle,
+            cublas.CUBLAS_OP_T if gemm.transpose_b else cublas.CUBLAS_OP_N,
+            cublas.CUBLAS_OP_T if gemm.transpose_a else cublas.CUBLAS_OP_N,
+            gemm.n,
+            gemm.m,
+            gemm.k,
+            one.ctypes.data,
+            b.data.ptr,
+            half,
+            gemm.k if gemm.transpose_b else gemm.n,
+            a.data.ptr,
+            half,
+            gemm.m if gemm.transpose_a else gemm.k,
+            zero.ctypes.data,
+            c.data.ptr,
+            half,
+            gemm.n,
+            sums_fp32,
+            heuristic,
+        )
+
+    return multiply
+
+
+def _rotation(first: tuple[Any, ...], cache: CacheState, device: Device) -> list[tuple[Any, ...]]:
+    """Argument sets to take turns with: one where inputs are hot, enough to push each other out of L2 where cold."""
+    import cupy
+
+    if cache is CacheState.HOT:
+        return [first]
+    size = sum(value.nbytes for value in first if isinstance(value, cupy.ndarray)) or 1
+    free, _ = cupy.cuda.runtime.memGetInfo()
+    wanted = math.ceil(COLD_FACTOR * device.l2_bytes / size) + 1
+    count = max(1, min(wanted, MAX_SETS, free // 2 // size))
+
+    def copy() -> tuple[Any, ...]:
+        return tuple(value.copy() if isinstance(value, cupy.ndarray) else value for value in first)
+
+    return [first, *(copy() for _ in range(count - 1))]
+
+
+def _sampled(launch: Callable[[int], None], cache: CacheState, sets: int) -> Timing:
+    """Calibrate, warm up and sample. `launch(turn)` enqueues one launch on the current stream."""
+    import cupy
+
+    stream = cupy.cuda.Stream(non_blocking=True)
+    cupy.cuda.get_current_stream().synchronize()  # the inputs were made there
+    start, stop = cupy.cuda.Event(), cupy.cuda.Event()
+
+    def capture(launches: int) -> Any:
+        stream.begin_capture()
+        for turn in range(launches):
+            launch(turn)
+        return stream.end_capture()
+
+    def sample(graph: Any, launches: int) -> float:
+        start.record(stream)
+        graph.launch(stream)
+        stop.record(stream)
+        stop.synchronize()
+        return 1e3 * float(cupy.cuda.get_elapsed_time(start, stop)) / launches
+
+    with stream:
+        launch(0)  # what is done lazily at a first launch cannot be captured
+        stream.synchronize()
+        single = capture(1)
+        sample(single, 1)
+        launches = launches_for(sample(single, 1), sets)
+        graph = capture(launches)
+        sample(graph, launches)
+        if launches_for(sample(graph, launches), sets) > launches:
+            launches = launches_for(sample(graph, launches), sets)
+            graph = capture(launches)
+        warm = 0.0
+        while warm < WARM_UP_US:
+            # A timer that gives nothing must not keep the loop going.
+            warm += max(launches * sample(graph, launches), WARM_UP_US / 100)
+        return Timing(tuple(sample(graph, launches) for _ in range(SAMPLES)), cache, launches)
+
+
+def launches_for(one_us: float, sets: int = 1) -> int:
+    """Launches of one sample for a kernel of about `one_us` microseconds; whole turns of the argument sets."""
+    if not one_us > 0:
+        return LAUNCHES * sets
+    wanted = max(LAUNCHES, math.ceil(SAMPLE_US / one_us))
+    affordable = max(1, int(SLOW_SAMPLE_US / one_us))
+    launches = min(wanted, affordable)
+    return max(1, math.ceil(launches / sets)) * sets

@@ -1,0 +1,290 @@
+"""Which configuration to try next: Optuna asks and is told; what is stored is replayed, nothing is asked twice.
+
+A tunable is given to Optuna as the index of its value, so that every sampler (CMA-ES too, which knows no categories)
+uses the order in which the kernel lists its values. Optuna knows nothing of constraints, and so:
+
+- the kernel's default, configurations known to be good nearby, and a few valid ones drawn at random come first;
+- a suggestion that breaks a constraint, or that was tried already, is drawn again a few times and then moved to the
+  nearest valid configuration that is new. It is never compiled;
+- for CMA-ES the moved configuration's time counts for the suggestion itself, since a generation needs its own points.
+
+A time is told as a value. A candidate that failed is told as pruned: Optuna ranks those below every complete trial, so
+that the sampler leaves the region, without an invented time. Which failure it was is the trial's attribute `status`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import warnings
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import optuna
+from optuna.distributions import BaseDistribution, IntDistribution
+from optuna.trial import Trial, TrialState, create_trial
+
+from tuner.space import Space
+from tuner.types import Config, Measurement
+
+SAMPLERS = ("tpe", "random", "grid", "cmaes")
+
+STARTUP_TRIALS = 10
+"""Valid configurations drawn at random before a model-based sampler takes over."""
+
+LISTED = 10_000
+"""A space of at most this many valid configurations is listed in full (walking it takes some 10 us each)."""
+
+_REDRAWS = 4
+_DRAWS = 20_000
+"""Most random combinations that are looked at for one valid one, before the whole space is listed after all."""
+
+
+class Search:
+    """The search of one space. `ask` and `tell` may be interleaved: several configurations can be under way."""
+
+    def __init__(
+        self,
+        space: Space,
+        *,
+        sampler: str = "tpe",
+        seed: int = 0,
+        first: Iterable[Config] = (),
+        known: Iterable[Measurement] = (),
+    ) -> None:
+        """`first` are tried before anything else, in their order, the valid ones once each; `known` are never asked
+        again, and the sampler learns from them.
+        """
+        if sampler not in SAMPLERS:
+            raise ValueError(f"no sampler {sampler!r}; there are {SAMPLERS}")
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self._space = space
+        self._sampler = sampler
+        self._valid = _Valid(space, seed)
+        self._grid = self._valid.shuffled() if sampler == "grid" else iter(())
+        self._study = optuna.create_study(direction="minimize", sampler=_optuna_sampler(sampler, seed))
+        self._distributions: dict[str, BaseDistribution] = {
+            param.name: IntDistribution(0, len(param.values) - 1) for param in space.params
+        }
+        self._open: dict[Config, Trial] = {}
+        self._seen: set[Config] = set()
+        self._first = deque(first)
+        self._drawn = 0
+        self.best: Measurement | None = None
+        """The fastest right candidate so far."""
+        for measurement in known:
+            self._replay(measurement)
+
+    @property
+    def known(self) -> frozenset[Config]:
+        """Configurations that were known from the start or have been asked."""
+        return frozenset(self._seen)
+
+    def ask(self) -> Config | None:
+        """A valid configuration that was never asked before and is not known; None where there is none left."""
+        chosen = self._next()
+        if chosen is None:
+            return None
+        config, trial = chosen
+        self._seen.add(config)
+        self._open[config] = trial
+        return config
+
+    def tell(self, measurement: Measurement) -> None:
+        """What became of a configuration that was asked."""
+        trial = self._open.pop(measurement.config)
+        trial.set_user_attr("status", measurement.status.value)
+        if measurement.ok and measurement.median_us is not None:
+            self._study.tell(trial, measurement.median_us)
+            self._keep_best(measurement)
+        else:
+            self._study.tell(trial, state=TrialState.PRUNED)
+
+    def _next(self) -> tuple[Config, Trial] | None:
+        while self._first:
+            config = self._first.popleft()
+            if self._new(config):
+                return config, self._trial(config)
+        if self._sampler == "grid":
+            return self._found(next((config for config in self._grid if self._new(config)), None))
+        if self._sampler == "random" or self._drawn < STARTUP_TRIALS:
+            self._drawn += 1
+            return self._found(self._valid.draw(self._seen))
+        return self._suggest()
+
+    def _suggest(self) -> tuple[Config, Trial] | None:
+        """The sampler's suggestion, moved where it is not valid or not new."""
+        config = Config.of()
+        for _ in range(_REDRAWS):
+            trial = self._study.ask(self._distributions)
+            config = self._decode(trial)
+            if self._new(config):
+                return config, trial
+            if self._sampler == "cmaes":
+                moved = self._valid.nearest(config, self._seen)
+                if moved is None:
+                    self._study.tell(trial, state=TrialState.FAIL)
+                return None if moved is None else (moved, trial)
+            self._study.tell(trial, state=TrialState.FAIL)
+        return self._found(self._valid.nearest(config, self._seen))
+
+    def _found(self, config: Config | None) -> tuple[Config, Trial] | None:
+        return None if config is None else (config, self._trial(config))
+
+    def _new(self, config: Config) -> bool:
+        return config not in self._seen and config in self._space
+
+    def _trial(self, config: Config) -> Trial:
+        """A running trial with exactly these parameters."""
+        self._study.enqueue_trial(self._encode(config))
+        return self._study.ask(self._distributions)
+
+    def _replay(self, measurement: Measurement) -> None:
+        if not self._new(measurement.config):
+            return
+        self._seen.add(measurement.config)
+        right = measurement.ok and measurement.median_us is not None
+        self._study.add_trial(
+            create_trial(
+                state=TrialState.COMPLETE if right else TrialState.PRUNED,
+                value=measurement.median_us if right else None,
+                params=self._encode(measurement.config),
+                distributions=self._distributions,
+                user_attrs={"status": measurement.status.value},
+            )
+        )
+        if right:
+            self._keep_best(measurement)
+
+    def _keep_best(self, measurement: Measurement) -> None:
+        if measurement.median_us is None:
+            return
+        if self.best is None or self.best.median_us is None or measurement.median_us < self.best.median_us:
+            self.best = measurement
+
+    def _encode(self, config: Config) -> dict[str, int]:
+        return {param.name: param.values.index(config[param.name]) for param in self._space.params}
+
+    def _decode(self, trial: Trial) -> Config:
+        return Config.of({param.name: param.values[trial.params[param.name]] for param in self._space.params})
+
+
+def _optuna_sampler(name: str, seed: int) -> optuna.samplers.BaseSampler:
+    with warnings.catch_warnings():
+        # Optuna 4 calls some of these arguments experimental; they are what this needs, in 4 and in 5.
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        if name == "tpe":
+            return optuna.samplers.TPESampler(
+                seed=seed, n_startup_trials=STARTUP_TRIALS, multivariate=True, constant_liar=True
+            )
+        if name == "cmaes":
+            return optuna.samplers.CmaEsSampler(seed=seed, with_margin=True, warn_independent_sampling=False)
+        return optuna.samplers.RandomSampler(seed=seed)
+
+
+class _Valid:
+    """The valid configurations of a space: listed where they are few, drawn where they are many."""
+
+    def __init__(self, space: Space, seed: int) -> None:
+        self._space = space
+        self._random = random.Random(seed)
+        self._points: np.ndarray[tuple[int, int], np.dtype[np.float64]] | None = None
+        self._steps = [1.0 / max(1, len(param.values) - 1) for param in space.params]
+        few = list(itertools.islice(space, LISTED + 1))
+        self._listed = few if len(few) <= LISTED else None
+
+    def _list(self) -> list[Config]:
+        if self._listed is None:
+            self._listed = list(self._space)
+        return self._listed
+
+    def _point(self, config: Config) -> list[float]:
+        """Where `config` lies, each tunable from 0 to 1."""
+        return [
+            step * param.values.index(config[param.name])
+            for step, param in zip(self._steps, self._space.params, strict=True)
+        ]
+
+    def shuffled(self) -> Iterator[Config]:
+        """All of them in a seeded order: a grid that is cut short is then no corner of the space."""
+        everything = list(self._list())
+        self._random.shuffle(everything)
+        return iter(everything)
+
+    def draw(self, taken: set[Config]) -> Config | None:
+        """One of those not in `taken`, uniformly; None where there is none."""
+        if self._listed is None:
+            for _ in range(_DRAWS):
+                config = Config.of({param.name: self._random.choice(param.values) for param in self._space.params})
+                if config not in taken and config in self._space:
+                    return config
+        free = [config for config in self._list() if config not in taken]
+        return self._random.choice(free) if free else None
+
+    def nearest(self, target: Config, taken: set[Config]) -> Config | None:
+        """The one not in `taken` that is closest to `target` in steps of its tunables; None where there is none.
+
+        In a space that is not listed, the first that is met on walks of growing length from `target`.
+        """
+        if self._listed is None:
+            found = self._walk(target, taken)
+            if found is not None:
+                return found
+        listed = self._list()
+        if not listed:
+            return None
+        if self._points is None:
+            self._points = np.array([self._point(config) for config in listed], dtype=np.float64)
+        distance = np.abs(self._points - np.array(self._point(target))).sum(axis=1)
+        order = np.argsort(distance, kind="stable")
+        return next((listed[index] for index in order if listed[index] not in taken), None)
+
+    def _walk(self, target: Config, taken: set[Config]) -> Config | None:
+        params = self._space.params
+        for length in range(1, len(params) + 1):
+            for _ in range(100 * length):
+                values = dict(target)
+                for param in self._random.sample(params, length):
+                    values[param.name] = self._random.choice(param.values)
+                config = Config.of(values)
+                if config not in taken and config in self._space:
+                    return config
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """A good configuration of another problem of the same kernel."""
+
+    distance: float
+    config: Config
+
+
+def neighbours(problem_dims: tuple[tuple[str, int], ...], others: Iterable[Measurement], most: int = 3) -> list[Config]:
+    """The best configurations of the problems nearest to `problem_dims`, nearest first.
+
+    The distance is taken per size, in log space, so that 32x1024x64 is not 32x64x1024.
+    """
+    best: dict[str, Measurement] = {}
+    for other in others:
+        if not other.ok or other.median_us is None:
+            continue
+        held = best.get(other.problem.key)
+        if held is None or held.median_us is None or other.median_us < held.median_us:
+            best[other.problem.key] = other
+    sizes = dict(problem_dims)
+    found = [
+        Neighbour(
+            sum(abs(float(np.log2(size / sizes[name]))) for name, size in other.problem.dims if name in sizes),
+            other.config,
+        )
+        for other in best.values()
+    ]
+    found.sort(key=lambda neighbour: (neighbour.distance, neighbour.config.key))
+    configs: list[Config] = []
+    for neighbour in found:
+        if neighbour.config not in configs:
+            configs.append(neighbour.config)
+    return configs[:most]
