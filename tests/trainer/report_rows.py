@@ -87,8 +87,8 @@ class Toy(Kernel):
     def reference(self, problem: Problem, inputs: Mapping[str, Any]) -> dict[str, Any]:
         return {}
 
-    def tolerance(self, problem: Problem, config: Config) -> float:
-        return 1e-3
+    def tolerance(self, problem: Problem, config: Config) -> Mapping[str, float]:
+        return {}
 
 
 TOY = Toy()
