@@ -1,0 +1,350 @@
+// The race and initialisation checker; see checker.h.
+//
+// Order is kept by one counter, `now`, which every synchronisation advances. An access happened before the running
+// thread's if it is older than
+//   - the launch's start or the last grid barrier;
+//   - the last __syncthreads of its block, for a thread of the same block;
+//   - the last __syncwarp, for a thread of the same warp;
+//   - what its block has published and the running thread has acquired, for a thread of another block: a __threadfence
+//     followed by an atomic (or a volatile or cache-global store) publishes; an atomic (or such a load) of the same
+//     address acquires, and the next __syncthreads hands that to the whole block.
+// Random schedules alone do not find all races; this finds every one between accesses that the launch makes.
+#include "checker.h"
+
+#include <stdio.h>
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "report.h"
+#include "scheduler.h"
+
+namespace emulation {
+namespace {
+
+// Flags of ShadowCell::read_kind beyond AccessKind: the reads since the last write were by several threads, or warps.
+constexpr uint8_t kManyThreads = 4, kManyWarps = 8;
+// A cell that counts as written before the launch.
+constexpr uint32_t kWrittenBefore = 1;
+
+uint32_t now = 2, ordered_before = 2;
+std::unordered_map<uintptr_t, View> published;  // by the address of the atomic
+
+void merge(View& into, const View& from) {
+    for (const auto& [block, theirs] : from) {
+        Published& ours = into[block];
+        ours.block_time = std::max(ours.block_time, theirs.block_time);
+        for (const auto& [thread, time] : theirs.thread_time) {
+            uint32_t& known = ours.thread_time[thread];
+            known = std::max(known, time);
+        }
+    }
+}
+
+bool view_covers(const View& view, uint32_t time, uint32_t block, unsigned thread) {
+    const auto found = view.find(block);
+    if (found == view.end()) return false;
+    if (time < found->second.block_time) return true;
+    const auto of_thread = found->second.thread_time.find(thread);
+    return of_thread != found->second.thread_time.end() && time < of_thread->second;
+}
+
+bool happened_before(const Fiber& fiber, uint32_t time, uint32_t block, unsigned thread) {
+    if (time < ordered_before) return true;
+    const Block& own = *fiber.owner();
+    if (block != own.id) return view_covers(fiber.acquired, time, block, thread) || view_covers(own.view, time, block, thread);
+    if (time < own.last_barrier) return true;
+    return thread / 32 == fiber.warp && time < own.warps[fiber.warp].last_sync;
+}
+
+// The memory that an access goes to.
+struct Target {
+    ShadowCell* cells = nullptr;
+    size_t offset = 0;
+    std::string what;
+    bool initialised = false;
+};
+
+struct Site {
+    const char* file;
+    int line;
+    uintptr_t program_counter;
+    std::string text() const { return file ? position(file, line) : position(program_counter); }
+};
+
+const char* verb(Access access) { return access == Access::write ? "write" : "read"; }
+
+// False where the access is none of the checker's business (constants, stacks).
+bool find_target(Fiber& fiber, uintptr_t address, size_t bytes, Access access, const Site& site, Target& target) {
+    Block& block = *fiber.owner();
+    const size_t in_shared = address - reinterpret_cast<uintptr_t>(block.dynamic_shared);
+    const size_t in_mapping = address - reinterpret_cast<uintptr_t>(block.shared_mapping);
+    if (in_mapping < block.shared_mapping_bytes) {
+        if (in_shared >= block.shared_bytes || in_shared + bytes > block.shared_bytes) {
+            report("out-of-bounds", Severity::ends_launch, "%zu-byte %s at byte %td of %zu bytes of dynamic shared memory, %s",
+                   bytes, verb(access), static_cast<ptrdiff_t>(in_shared), block.shared_bytes, site.text().c_str());
+            abandon_fiber();
+        }
+        target = {block.shared_shadow.data(), in_shared, "shared memory", false};
+        return true;
+    }
+    const size_t static_bytes = current_launch->module->static_shared_bytes;
+    const size_t in_static = address - reinterpret_cast<uintptr_t>(this_worker->static_shared);
+    if (static_bytes && in_static < static_bytes) {
+        target = {block.static_shadow.data(), in_static, "static shared memory", false};
+        return true;
+    }
+    Buffer* buffer = buffer_near(address);
+    if (!buffer) return false;
+    const size_t offset = address - reinterpret_cast<uintptr_t>(buffer->data);
+    if (offset >= buffer->bytes || offset + bytes > buffer->bytes) {
+        report("out-of-bounds", Severity::ends_launch, "%zu-byte %s of %s, %s", bytes, verb(access),
+               buffer->describe(address).c_str(), site.text().c_str());
+        abandon_fiber();
+    }
+    target = {buffer->shadow.data(), offset, "buffer " + buffer->name, buffer->initialised};
+    return true;
+}
+
+void report_race(const Fiber& fiber, Access access, const Target& target, size_t byte, const char* before, unsigned thread,
+                 uint32_t block, const Site& site) {
+    report("race", Severity::goes_on, "%s of %s byte %zu by thread %u of block %u, %s by thread %u of block %u, nothing orders them, %s",
+           verb(access), target.what.c_str(), byte, fiber.rank, fiber.owner()->id, before, thread, block, site.text().c_str());
+}
+
+bool races_with_write(const Fiber& fiber, const ShadowCell& cell, Access access, uint8_t kind) {
+    if (cell.write_time <= kWrittenBefore) return false;
+    if (kind & cell.write_kind & Atomic) return false;
+    const bool same_block = cell.write_block == fiber.owner()->id;
+    const bool collective = (kind | cell.write_kind) & Collective;
+    if (same_block && cell.write_thread == fiber.rank) {
+        // A thread's own accesses are in order, except that WMMA may have given the element to another lane. Two stores
+        // of the warp to one place have one layout.
+        if (!collective) return false;
+        if (access == Access::write && (kind & cell.write_kind & Collective)) return false;
+    }
+    return !happened_before(fiber, cell.write_time, cell.write_block, cell.write_thread);
+}
+
+bool write_races_with_read(const Fiber& fiber, const ShadowCell& cell, uint8_t kind) {
+    if (cell.read_time == 0 || cell.read_time < ordered_before) return false;
+    if (kind & cell.read_kind & Atomic) return false;
+    const Block& block = *fiber.owner();
+    const bool same_block = cell.read_block == block.id;
+    if (same_block && cell.read_thread == fiber.rank && !(cell.read_kind & kManyThreads)) return false;
+    const bool many_warps = cell.read_kind & kManyWarps;
+    if (same_block && many_warps) return cell.read_time >= block.last_barrier;
+    // WMMA loads and stores converge the warp: what its lanes have read before is read.
+    const bool collective = (kind | cell.read_kind) & Collective;
+    if (collective && same_block && cell.read_thread / 32 == fiber.warp) return false;
+    return !happened_before(fiber, cell.read_time, cell.read_block, cell.read_thread);
+}
+
+void note_read(const Fiber& fiber, ShadowCell& cell, uint8_t kind) {
+    const Block& block = *fiber.owner();
+    uint8_t many = 0;
+    if (cell.read_time >= ordered_before) {
+        const bool same_phase = cell.read_block == block.id && cell.read_time >= block.last_barrier;
+        if (cell.read_block != block.id) many = kManyThreads | kManyWarps;
+        else if (same_phase) {
+            many = cell.read_kind & (kManyThreads | kManyWarps);
+            if (cell.read_thread != fiber.rank) many |= kManyThreads;
+            if (cell.read_thread / 32 != fiber.warp) many |= kManyWarps;
+        }
+    }
+    cell.read_time = now;
+    cell.read_block = block.id;
+    cell.read_thread = static_cast<uint16_t>(fiber.rank);
+    cell.read_kind = kind | many;
+}
+
+void note_write(const Fiber& fiber, ShadowCell& cell, uint8_t kind) {
+    cell.write_time = now;
+    cell.write_block = fiber.owner()->id;
+    cell.write_thread = static_cast<uint16_t>(fiber.rank);
+    cell.write_kind = kind;
+    cell.read_time = 0;
+    cell.read_kind = 0;
+}
+
+void publish(Fiber& fiber, uintptr_t address) {
+    Block& block = *fiber.owner();
+    if (fiber.fenced.empty() && block.fenced_barrier == 0) return;
+    View& view = published[address];
+    merge(view, fiber.fenced);
+    if (block.fenced_barrier) {
+        merge(view, block.view);
+        Published& own = view[block.id];
+        own.block_time = std::max(own.block_time, block.fenced_barrier);
+    }
+}
+
+void acquire(Fiber& fiber, uintptr_t address) {
+    const auto found = published.find(address);
+    if (found == published.end()) return;
+    merge(fiber.acquired, found->second);
+    fiber.owner()->any_acquired = true;
+}
+
+}  // namespace
+
+void checker_start_launch() {
+    ordered_before = ++now;
+    published.clear();
+    for_each_buffer([](Buffer& buffer) {
+        buffer.shadow.resize(buffer.bytes / 2 + 1);
+        if (buffer.initialised) return;
+        for (size_t cell = 0; cell < buffer.bytes / 2; ++cell) {  // what the host has written meanwhile
+            uint16_t value;
+            memcpy(&value, buffer.data + 2 * cell, 2);
+            ShadowCell& shadow = buffer.shadow[cell];
+            if (value == 0xffff && shadow.write_time == kWrittenBefore) shadow.write_time = 0;
+            if (value != 0xffff && shadow.write_time == 0) shadow.write_time = kWrittenBefore;
+        }
+    });
+}
+
+void checker_start_block(Block& block) {
+    block.shared_shadow.assign(block.shared_bytes / 2 + 1, ShadowCell{});
+    block.static_shadow.assign(current_launch->module->static_shared_bytes / 2 + 1, ShadowCell{});
+    block.last_barrier = ++now;
+    block.fenced_barrier = 0;
+    block.fence_since_barrier = block.any_acquired = false;
+    block.view.clear();
+}
+
+void checker_block_barrier(Block& block) {
+    block.last_barrier = ++now;
+    if (block.fence_since_barrier) block.fenced_barrier = block.last_barrier;
+    block.fence_since_barrier = false;
+    if (!block.any_acquired) return;
+    for (Fiber* fiber : block.fibers) {
+        merge(block.view, fiber->acquired);
+        fiber->acquired.clear();
+    }
+    block.any_acquired = false;
+}
+
+void checker_warp_barrier(Block& block, unsigned warp, unsigned lanes) {
+    block.warps[warp].last_sync = ++now;
+    if (!block.any_acquired) return;
+    View all;
+    for (unsigned lane = 0; lane < 32; ++lane)
+        if (lanes >> lane & 1) merge(all, block.fibers[warp * 32 + lane]->acquired);
+    for (unsigned lane = 0; lane < 32; ++lane)
+        if (lanes >> lane & 1) block.fibers[warp * 32 + lane]->acquired = all;
+}
+
+void checker_grid_barrier() {
+    ordered_before = ++now;
+    published.clear();
+}
+
+void checker_access(const void* pointer, size_t bytes, Access access, uint8_t kind, const char* file, int line,
+                    uintptr_t program_counter) {
+    Worker* worker = this_worker;
+    if (!worker || !worker->current) return;
+    Fiber& fiber = *worker->current;
+    const auto address = reinterpret_cast<uintptr_t>(pointer);
+    if (address - reinterpret_cast<uintptr_t>(fiber.stack) < kStackBytes) return;
+    const Site site{file, line, program_counter};
+    Target target;
+    if (!find_target(fiber, address, bytes, access, site, target)) return;
+    if (!(kind & Collective) && (bytes & (bytes - 1)) == 0 && address % bytes)
+        report("misaligned", Severity::goes_on, "%zu-byte %s of %s at byte %zu, %s", bytes, verb(access), target.what.c_str(),
+               target.offset, site.text().c_str());
+
+    const bool write = access == Access::write;
+    for (size_t i = target.offset / 2; i <= (target.offset + bytes - 1) / 2; ++i) {
+        ShadowCell& cell = target.cells[i];
+        if (!write && cell.write_time == 0 && !target.initialised) {
+            report("uninitialised", Severity::goes_on, "read of %s byte %zu, which nobody has written, %s", target.what.c_str(),
+                   2 * i, site.text().c_str());
+            cell.write_time = kWrittenBefore;  // one report is enough
+        }
+        if (races_with_write(fiber, cell, access, kind))
+            report_race(fiber, access, target, 2 * i, "written", cell.write_thread, cell.write_block, site);
+        else if (write && write_races_with_read(fiber, cell, kind))
+            report_race(fiber, access, target, 2 * i, "read", cell.read_thread, cell.read_block, site);
+        if (write) note_write(fiber, cell, kind);
+        else note_read(fiber, cell, kind);
+    }
+}
+
+}  // namespace emulation
+
+using namespace emulation;
+
+extern "C" void mnt_emulation_fence() {
+    if (!current_launch->checked) return;
+    Fiber& fiber = *this_fiber();
+    Block& block = *fiber.owner();
+    merge(fiber.fenced, block.view);
+    merge(fiber.fenced, fiber.acquired);
+    Published& own = fiber.fenced[block.id];
+    own.block_time = block.last_barrier;
+    own.thread_time[fiber.rank] = ++now;
+    block.fence_since_barrier = true;
+}
+
+extern "C" void mnt_emulation_atomic_access(const void* pointer, int bytes, bool write, const char* file, int line) {
+    const auto address = reinterpret_cast<uintptr_t>(pointer);
+    Fiber& fiber = *this_fiber();
+    fiber.file = file;
+    fiber.line = line;
+    if (address % static_cast<unsigned>(bytes)) {
+        report("misaligned", Severity::ends_launch, "%d-byte atomic at %s", bytes, position(file, line).c_str());
+        abandon_fiber();
+    }
+    if (!current_launch->checked) return;
+    if (write) publish(fiber, address);
+    acquire(fiber, address);
+    checker_access(pointer, static_cast<size_t>(bytes), write ? Access::write : Access::read, Atomic, file, line);
+}
+
+// A load or store that goes to the L2 or is volatile: as an atomic where the address is used to publish, else plain.
+static void visible_access(const void* pointer, int bytes, bool write, const char* file, int line, uintptr_t pc) {
+    Fiber& fiber = *this_fiber();
+    const auto address = reinterpret_cast<uintptr_t>(pointer);
+    if (write) publish(fiber, address);
+    else acquire(fiber, address);
+    const bool publishes = published.count(address) != 0;
+    checker_access(pointer, static_cast<size_t>(bytes), write ? Access::write : Access::read, publishes ? Atomic : Plain,
+                   file, line, pc);
+}
+
+extern "C" void mnt_emulation_cached_access(const void* pointer, int bytes, bool write, const char* file, int line) {
+    Fiber& fiber = *this_fiber();
+    fiber.file = file;
+    fiber.line = line;
+    if (current_launch->checked) visible_access(pointer, bytes, write, file, line, 0);
+}
+
+// ---- the hooks that g++ -fsanitize=thread calls
+
+#define MNT_PC reinterpret_cast<uintptr_t>(__builtin_return_address(0))
+#define MNT_HOOKS(BYTES)                                                                                            \
+    extern "C" void __tsan_read##BYTES(void* p) { checker_access(p, BYTES, Access::read, Plain, nullptr, 0, MNT_PC); }   \
+    extern "C" void __tsan_write##BYTES(void* p) { checker_access(p, BYTES, Access::write, Plain, nullptr, 0, MNT_PC); } \
+    extern "C" void __tsan_unaligned_read##BYTES(void* p) {                                                         \
+        checker_access(p, BYTES, Access::read, Plain, nullptr, 0, MNT_PC);                                          \
+    }                                                                                                               \
+    extern "C" void __tsan_unaligned_write##BYTES(void* p) {                                                        \
+        checker_access(p, BYTES, Access::write, Plain, nullptr, 0, MNT_PC);                                         \
+    }                                                                                                               \
+    extern "C" void __tsan_volatile_read##BYTES(void* p) { visible_access(p, BYTES, false, nullptr, 0, MNT_PC); }    \
+    extern "C" void __tsan_volatile_write##BYTES(void* p) { visible_access(p, BYTES, true, nullptr, 0, MNT_PC); }
+MNT_HOOKS(1)
+MNT_HOOKS(2)
+MNT_HOOKS(4)
+MNT_HOOKS(8)
+MNT_HOOKS(16)
+extern "C" void __tsan_read_range(void* p, size_t bytes) {
+    checker_access(p, bytes, Access::read, Plain, nullptr, 0, MNT_PC);
+}
+extern "C" void __tsan_write_range(void* p, size_t bytes) {
+    checker_access(p, bytes, Access::write, Plain, nullptr, 0, MNT_PC);
+}
+extern "C" void __tsan_init() {}
+extern "C" void __tsan_func_entry(void*) {}
+extern "C" void __tsan_func_exit() {}

@@ -1,0 +1,237 @@
+// A launch from start to end: the module, the blocks' order, the workers' loops, and the barrier of the whole grid.
+#include <elf.h>
+#include <link.h>
+#include <sched.h>
+#include <stdlib.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <mutex>
+
+#include "checker.h"
+#include "faults.h"
+#include "memory.h"
+#include "report.h"
+#include "scheduler.h"
+#include "workers.h"
+
+namespace emulation {
+namespace {
+
+constexpr uint32_t kMaxBlockThreads = 1024;
+
+std::mutex one_launch_at_a_time;
+
+// ---- where a kernel's code and static shared memory lie
+
+struct ModuleSearch {
+    Module& module;
+    uintptr_t entry, marker;
+};
+
+int describe_module(dl_phdr_info* info, size_t, void* data) {
+    auto& search = *static_cast<ModuleSearch*>(data);
+    bool ours = false;
+    for (int i = 0; i < info->dlpi_phnum; ++i) {
+        const auto& segment = info->dlpi_phdr[i];
+        const uintptr_t begin = info->dlpi_addr + segment.p_vaddr;
+        if (segment.p_type != PT_LOAD || !(segment.p_flags & PF_X) || search.entry - begin >= segment.p_memsz) continue;
+        ours = true;
+        search.module.base = info->dlpi_addr;
+        search.module.text_begin = begin;
+        search.module.text_end = begin + segment.p_memsz;
+    }
+    if (!ours) return 0;
+    for (int i = 0; i < info->dlpi_phnum; ++i) {
+        const auto& segment = info->dlpi_phdr[i];
+        if (segment.p_type != PT_TLS) continue;
+        search.module.marker_offset = static_cast<ptrdiff_t>(search.marker - reinterpret_cast<uintptr_t>(info->dlpi_tls_data));
+        search.module.static_shared_bytes = segment.p_memsz > 1 ? segment.p_memsz : 0;  // 1: the marker alone
+    }
+    return 1;
+}
+
+// ---- workers
+
+Worker& prepare_worker(int index) {
+    if (!this_worker) {
+        this_worker = new Worker();  // with its fibers' stacks, for as long as the OS thread lives
+        prepare_signal_stack();
+    }
+    Worker& worker = *this_worker;
+    const Module& module = *current_launch->module;
+    worker.index = index;
+    worker.fibers_used = 0;
+    worker.random = 88172645463325252ull ^ (static_cast<uint64_t>(current_launch->seed) + 1) * 0x9e3779b97f4a7c15ull ^
+                    static_cast<uint64_t>(index);
+    worker.static_shared =
+        module.static_shared_bytes ? static_cast<char*>(module.static_shared()) - module.marker_offset : nullptr;
+    return worker;
+}
+
+Block& nth_block(Worker& worker, size_t n) {
+    while (worker.blocks.size() <= n) worker.blocks.push_back(new Block());
+    return *worker.blocks[n];
+}
+
+// Block after block, as workers become free.
+void work_independently(int index) {
+    Worker& worker = prepare_worker(index);
+    Launch& launch = *current_launch;
+    Block& block = nth_block(worker, 0);
+    while (!launch.aborting) {
+        const uint32_t next = launch.next++;
+        if (next >= launch.blocks) break;
+        worker.fibers_used = 0;
+        start_block(block, launch.order[next]);
+        while (!launch.aborting) {
+            run_block(block);
+            if (block.finished()) break;
+            sched_yield();  // all that can run only spin: another worker's block may be what they wait for
+        }
+    }
+}
+
+// ---- the grid
+
+struct GridBarrier {
+    std::mutex mutex;
+    std::condition_variable open;
+    int arrived = 0, waiting = 0, finished = 0;
+    uint64_t round = 0;
+    bool go_on = false;
+};
+GridBarrier& grid_barrier = *new GridBarrier;
+
+// A worker arrives when all its blocks wait for the grid or have finished. False: the launch is over.
+bool pass_grid_barrier(int waiting, int finished) {
+    GridBarrier& barrier = grid_barrier;
+    std::unique_lock<std::mutex> lock(barrier.mutex);
+    const uint64_t round = barrier.round;
+    barrier.waiting += waiting;
+    barrier.finished += finished;
+    if (++barrier.arrived == current_launch->workers) {
+        barrier.go_on = barrier.waiting > 0 && !current_launch->aborting;
+        if (barrier.go_on && barrier.finished > 0) {
+            barrier.go_on = false;
+            report("grid-sync", Severity::ends_launch, "%d blocks wait for the grid, but %d have ended", barrier.waiting,
+                   barrier.finished);
+        }
+        barrier.arrived = barrier.waiting = barrier.finished = 0;
+        if (current_launch->checked) checker_grid_barrier();
+        barrier.round++;
+        barrier.open.notify_all();
+    } else {
+        barrier.open.wait(lock, [&] { return barrier.round != round; });
+    }
+    return barrier.go_on;
+}
+
+// All blocks alive at once, each worker alternating between its own.
+void work_cooperatively(int index) {
+    Worker& worker = prepare_worker(index);
+    Launch& launch = *current_launch;
+    std::vector<Block*> mine;
+    for (uint32_t i = static_cast<uint32_t>(index); i < launch.blocks; i += static_cast<uint32_t>(launch.workers)) {
+        Block& block = nth_block(worker, mine.size());
+        start_block(block, launch.order[i]);
+        mine.push_back(&block);
+    }
+    for (;;) {
+        int waiting = 0, finished = 0;
+        for (Block* block : mine) {
+            if (launch.aborting) break;
+            if (!block->finished() && block->at_grid_barrier < block->threads) run_block(*block);
+            if (block->finished()) ++finished;
+            else if (block->at_grid_barrier == block->threads) ++waiting;
+        }
+        if (!launch.aborting && static_cast<size_t>(waiting + finished) < mine.size()) {
+            sched_yield();
+            continue;
+        }
+        if (!pass_grid_barrier(waiting, finished)) return;
+        for (Block* block : mine) {
+            block->at_grid_barrier = 0;
+            release_all(*block, State::at_grid_barrier);
+        }
+    }
+}
+
+// Seed 0 runs blocks in order, 1 in reverse, any other in an order of its own.
+void order_blocks(Launch& launch) {
+    launch.order.resize(launch.blocks);
+    for (uint32_t i = 0; i < launch.blocks; ++i) launch.order[i] = launch.seed == 1 ? launch.blocks - 1 - i : i;
+    if (launch.seed < 2) return;
+    uint64_t random = static_cast<uint64_t>(launch.seed) * 0x9e3779b97f4a7c15ull + 1;
+    for (uint32_t i = launch.blocks; i > 1; --i) {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        std::swap(launch.order[i - 1], launch.order[random % i]);
+    }
+}
+
+bool allowed(const Launch& launch) {
+    const uint64_t threads = static_cast<uint64_t>(launch.block.x) * launch.block.y * launch.block.z;
+    const uint64_t blocks = static_cast<uint64_t>(launch.grid.x) * launch.grid.y * launch.grid.z;
+    if (threads == 0 || threads > kMaxBlockThreads)
+        report("launch", Severity::ends_launch, "%llu threads per block (1 to %u are allowed)",
+               static_cast<unsigned long long>(threads), kMaxBlockThreads);
+    if (blocks == 0 || blocks > 0x7fffffffu)
+        report("launch", Severity::ends_launch, "%llu blocks", static_cast<unsigned long long>(blocks));
+    if (launch.request->shared_bytes > kMaxSharedBytes)
+        report("launch", Severity::ends_launch, "%llu bytes of shared memory (no GPU offers more than %llu)",
+               static_cast<unsigned long long>(launch.request->shared_bytes), static_cast<unsigned long long>(kMaxSharedBytes));
+    return !launch.aborting;
+}
+
+void run(Launch& launch) {
+    launch.blocks = launch.grid.x * launch.grid.y * launch.grid.z;
+    launch.workers = launch.checked ? 1 : std::max(1, std::min(launch.request->threads, static_cast<int>(launch.blocks)));
+    order_blocks(launch);
+    if (launch.checked) checker_start_launch();
+    register_worker_thread(0);
+    FaultHandlers handlers;
+    {
+        TimeLimit limit(launch.request->time_limit_s, launch.workers);
+        run_on_workers(launch.workers, launch.cooperative ? work_cooperatively : work_independently);
+    }
+    if (launch.timed_out && !any_reports())  // stopped in the scheduler, not in the middle of kernel code
+        report("timeout", Severity::ends_launch, "still running after %g s; threads spin or wait for each other",
+               launch.request->time_limit_s);
+    check_buffer_edges();
+}
+
+}  // namespace
+}  // namespace emulation
+
+using namespace emulation;
+
+extern "C" Module* mnt_emulation_open(void (*entry)(void**), void* (*static_shared)(), const char* name) {
+    auto* module = new Module{entry, static_shared, name, 0, 0, 0, 0, 0};
+    ModuleSearch search{*module, reinterpret_cast<uintptr_t>(entry), reinterpret_cast<uintptr_t>(static_shared())};
+    dl_iterate_phdr(describe_module, &search);
+    return module;
+}
+
+// Runs the launch and returns when it has ended. True: `request->reports` says what went wrong.
+extern "C" int mnt_emulation_launch(LaunchRequest* request) {
+    std::lock_guard<std::mutex> lock(one_launch_at_a_time);
+    Launch launch;
+    launch.request = request;
+    launch.module = request->module;
+    launch.grid = dim3(request->grid[0], request->grid[1], request->grid[2]);
+    launch.block = dim3(request->block[0], request->block[1], request->block[2]);
+    launch.seed = request->seed;
+    launch.cooperative = request->cooperative;
+    launch.precise = request->precise;
+    launch.checked = request->checked;
+    clear_reports();
+    current_launch = &launch;
+    if (allowed(launch)) run(launch);
+    current_launch = nullptr;
+    request->reports = any_reports() ? take_reports() : nullptr;
+    return request->reports != nullptr;
+}
+
+extern "C" void mnt_emulation_free_text(char* text) { free(text); }

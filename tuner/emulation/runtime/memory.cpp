@@ -1,0 +1,114 @@
+// Allocation and look-up of guarded buffers; see memory.h.
+#include "memory.h"
+
+#include <stdio.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <mutex>
+
+#include "report.h"
+
+namespace emulation {
+namespace {
+
+// Looked up by the signal handler of faulting kernels too: they hold no lock, so it may take this one.
+std::mutex mutex;
+std::map<uintptr_t, Buffer*> buffers;  // by mapping, which are disjoint
+
+Buffer* find(uintptr_t address) {
+    auto after = buffers.upper_bound(address);
+    if (after == buffers.begin()) return nullptr;
+    Buffer* buffer = std::prev(after)->second;
+    return address - reinterpret_cast<uintptr_t>(buffer->mapping) < buffer->mapping_bytes ? buffer : nullptr;
+}
+
+// The first byte in [begin, end) that is not 0xFF, or null. Compared by words: it runs after every launch.
+char* first_touched(char* begin, char* end) {
+    char* at = begin;
+    for (; end - at >= 8; at += 8) {
+        uint64_t word;
+        memcpy(&word, at, 8);
+        if (~word) break;
+    }
+    for (; at < end; ++at)
+        if (*at != static_cast<char>(0xff)) return at;
+    return nullptr;
+}
+
+}  // namespace
+
+std::string Buffer::describe(uintptr_t address) const {
+    const ptrdiff_t byte = static_cast<ptrdiff_t>(address - reinterpret_cast<uintptr_t>(data));
+    const ptrdiff_t size = static_cast<ptrdiff_t>(element_bytes);
+    const ptrdiff_t element = byte >= 0 ? byte / size : -((-byte + size - 1) / size);
+    char text[256];
+    snprintf(text, sizeof text, "element %td (byte %td) of buffer %s (%zu elements)", element, byte, name.c_str(),
+             bytes / element_bytes);
+    return text;
+}
+
+Buffer* buffer_near(uintptr_t address) {
+    std::lock_guard<std::mutex> lock(mutex);
+    return find(address);
+}
+
+Buffer* buffer_at(uintptr_t address) {
+    Buffer* buffer = buffer_near(address);
+    return buffer && address - reinterpret_cast<uintptr_t>(buffer->data) < buffer->bytes ? buffer : nullptr;
+}
+
+void for_each_buffer(void (*visit)(Buffer&)) {
+    std::lock_guard<std::mutex> lock(mutex);
+    for (auto& [address, buffer] : buffers) visit(*buffer);
+}
+
+void check_buffer_edges() {
+    for_each_buffer([](Buffer& buffer) {
+        char* const begin = buffer.mapping + kGuardBytes;
+        char* const end = buffer.mapping + buffer.mapping_bytes - kGuardBytes;
+        for (auto [from, to] : {std::pair(begin, buffer.data), std::pair(buffer.data + buffer.bytes, end)}) {
+            char* touched = first_touched(from, to);
+            if (!touched) continue;
+            report("out-of-bounds", Severity::goes_on, "something was written to %s",
+                   buffer.describe(reinterpret_cast<uintptr_t>(touched)).c_str());
+            memset(from, 0xff, static_cast<size_t>(to - from));
+        }
+    });
+}
+
+}  // namespace emulation
+
+using emulation::Buffer;
+
+// Returns the data's address, or null where there is no memory. Aligned to 32 bytes, as WMMA asks for.
+extern "C" void* mnt_emulation_allocate(size_t bytes, size_t element_bytes, const char* name, int initialised) {
+    using namespace emulation;
+    const size_t body = round_up(std::max<size_t>(bytes, 1), kPageBytes), total = body + 2 * kGuardBytes;
+    void* mapping = mmap(nullptr, total, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mapping == MAP_FAILED) return nullptr;
+    char* begin = static_cast<char*>(mapping) + kGuardBytes;
+    if (mprotect(begin, body, PROT_READ | PROT_WRITE) != 0) {
+        munmap(mapping, total);
+        return nullptr;
+    }
+    memset(begin, 0xff, body);
+    // At the end of the pages, because running over the end is the common mistake.
+    char* data = begin + body - round_up(bytes, kWmmaAlignment);
+    auto* buffer = new Buffer{static_cast<char*>(mapping), total, data, bytes, element_bytes, name, initialised != 0, {}};
+    std::lock_guard<std::mutex> lock(mutex);
+    buffers[reinterpret_cast<uintptr_t>(mapping)] = buffer;
+    return data;
+}
+
+extern "C" void mnt_emulation_release(void* data) {
+    using namespace emulation;
+    Buffer* buffer = buffer_near(reinterpret_cast<uintptr_t>(data));
+    if (!buffer) return;
+    {
+        std::lock_guard<std::mutex> lock(mutex);
+        buffers.erase(reinterpret_cast<uintptr_t>(buffer->mapping));
+    }
+    munmap(buffer->mapping, buffer->mapping_bytes);
+    delete buffer;
+}

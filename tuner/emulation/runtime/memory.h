@@ -1,0 +1,33 @@
+// Guarded "device" memory: each buffer lies between pages that cannot be touched, filled with 0xFF (NaN) at first.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "state.h"
+
+namespace emulation {
+
+struct Buffer {
+    char* mapping;
+    size_t mapping_bytes;
+    char* data;
+    size_t bytes, element_bytes;
+    std::string name;
+    bool initialised;  // as a whole, by the host
+    std::vector<ShadowCell> shadow;
+
+    // "element 10 (byte 20) of buffer C (10 elements)"
+    std::string describe(uintptr_t address) const;
+};
+
+// The buffer that holds `address`, or null.
+Buffer* buffer_at(uintptr_t address);
+// The buffer that `address` lies in or beside (in its guard pages), or null.
+Buffer* buffer_near(uintptr_t address);
+// Calls `visit` for every buffer.
+void for_each_buffer(void (*visit)(Buffer&));
+// Reports bytes beside a buffer that a kernel has written within the pages that had to be mapped.
+void check_buffer_edges();
+
+}  // namespace emulation

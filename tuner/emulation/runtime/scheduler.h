@@ -1,0 +1,24 @@
+// Which fiber runs next. Fibers of a warp run in turn, then the next warp; the launch's seed reverses or shuffles that.
+#pragma once
+
+#include "state.h"
+
+namespace emulation {
+
+// Prepares `block` as block `id` of the launch, all its fibers ready at the kernel's entry.
+void start_block(Block& block, uint32_t id);
+// Runs the block's fibers until none is ready: all have ended, or wait for the grid, or have yielded to other blocks.
+// Reports threads that can never go on.
+void run_block(Block& block);
+// Puts all fibers that wait in `state` back among the ready ones.
+void release_all(Block& block, State state);
+void make_ready(Block& block, Fiber& fiber);
+// Suspends the running fiber, whose state says what it waits for, until it is made ready again.
+void wait_until_ready(Fiber& fiber);
+// Leaves the running fiber for good; used after a report that ends the launch.
+[[noreturn]] void abandon_fiber();
+// "31 threads (first 1) at __syncthreads gemm.cu:42; 1 thread (first 0) running": where a stuck block's threads are.
+std::string describe_waiting(const Block& block);
+const char* collective_name(int collective);
+
+}  // namespace emulation

@@ -1,0 +1,173 @@
+// The data of a running launch, shared by all parts of the runtime: fibers, warps, blocks, workers, the launch.
+//
+// A CUDA thread is a fiber. A block's fibers live on one worker (an OS thread) and run one at a time until they wait.
+// An ordinary launch takes block after block; a cooperative one keeps all blocks alive and alternates between them.
+#pragma once
+
+#include <stdint.h>
+#include <string.h>
+
+#include <atomic>
+#include <map>
+#include <string>
+#include <vector>
+
+#define MNT_EMULATION_RUNTIME 1
+#include "../headers/emulation/interface.h"
+#include "context.h"
+
+namespace emulation {
+
+enum class State : uint8_t { ready, running, at_collective, at_barrier, at_grid_barrier, yielded, done };
+
+// ---- what the race checker knows (checker.cpp); times come from one counter that every synchronisation advances
+
+// What one block has made visible to others: all that it did before `block_time`, and more of single threads.
+struct Published {
+    uint32_t block_time = 0;
+    std::map<unsigned, uint32_t> thread_time;
+};
+using View = std::map<uint32_t, Published>;  // by block
+
+// The last write and the last read of 2 bytes of memory.
+struct ShadowCell {
+    uint32_t write_time, write_block, read_time, read_block;
+    uint16_t write_thread, read_thread;
+    uint8_t write_kind, read_kind;
+};
+
+// ---- threads, warps, blocks
+
+struct AsyncCopy {
+    char* to;
+    const char* from;
+    size_t bytes, zero_fill;
+    int group;
+};
+
+struct Block;
+struct Fiber : MntThread {
+    Context context;
+    State state;
+    unsigned warp, rank;
+    char* stack;
+    // Where and in what the fiber waits.
+    const char* file;
+    int line;
+    int collective;
+    unsigned mask;
+    void* lane_data;
+    std::vector<AsyncCopy> copies;
+    int copy_group;
+    View acquired, fenced;
+
+    Block* owner() const;
+};
+
+struct Warp {
+    unsigned live, waiting, exited;
+    uint8_t ready[32];  // ring of lanes
+    unsigned ready_head, ready_count;
+    bool queued;
+    uint32_t last_sync;
+};
+
+struct Block : MntBlock {
+    uint32_t id;
+    int threads, arrived, exited, at_grid_barrier;
+    bool started;
+    std::vector<Fiber*> fibers;
+    std::vector<Warp> warps;
+    std::vector<unsigned> warp_queue;
+    size_t warp_queue_head;
+    int current_warp;
+    std::vector<Fiber*> yielded;
+    // __syncthreads: where the first arrived, and the running and the finished reduction.
+    const char* barrier_file;
+    int barrier_line;
+    Fiber* barrier_first;
+    int barrier_true, barrier_result;
+    // Dynamic shared memory ends at a page that cannot be touched.
+    size_t shared_bytes;
+    char* shared_mapping;
+    size_t shared_mapping_bytes;
+    std::vector<char> static_shared_copy;
+    // Race checker.
+    std::vector<ShadowCell> shared_shadow, static_shadow;
+    uint32_t last_barrier, fenced_barrier;
+    bool fence_since_barrier, any_acquired;
+    View view;
+
+    bool finished() const { return exited == threads; }
+};
+
+inline Block* Fiber::owner() const { return static_cast<Block*>(block); }
+
+// ---- modules, launches, workers
+
+// A kernel's loaded library.
+struct Module {
+    void (*entry)(void**);
+    void* (*static_shared)();
+    std::string name;
+    uintptr_t base, text_begin, text_end;
+    // __shared__ variables lie in the library's thread-local segment; 0 bytes where it has none but the marker.
+    size_t static_shared_bytes;
+    ptrdiff_t marker_offset;
+};
+
+// Mirrored field by field by tuner/emulation/library.py.
+struct LaunchRequest {
+    Module* module;
+    void** arguments;
+    uint64_t shared_bytes;
+    double time_limit_s;
+    char* reports;  // out: one per line, to be freed with mnt_emulation_free_text; null where all went well
+    uint32_t grid[3], block[3], argument_count;
+    int32_t cooperative, threads, seed, precise, checked;
+};
+
+struct Launch {
+    const LaunchRequest* request;
+    Module* module;
+    dim3 grid, block;
+    uint32_t blocks;
+    int workers, seed;
+    bool cooperative, precise, checked;
+    std::vector<uint32_t> order;
+    std::atomic<uint32_t> next{0};
+    std::atomic<bool> aborting{false}, timed_out{false};
+};
+
+struct Worker {
+    Context context;
+    Fiber* current;
+    Block* block;
+    uint64_t random;
+    std::vector<Fiber*> fibers;
+    size_t fibers_used;
+    std::vector<Block*> blocks;
+    char* static_shared;
+    int index;
+
+    uint64_t next_random() {
+        random ^= random << 13;
+        random ^= random >> 7;
+        return random ^= random << 17;
+    }
+};
+
+constexpr size_t kStackBytes = 128 << 10;
+constexpr size_t kGuardBytes = 64 << 10;
+constexpr size_t kPageBytes = 4096;
+constexpr size_t kWmmaAlignment = 32;
+constexpr uint64_t kMaxSharedBytes = 227 << 10;  // the most that any GPU offers a block
+
+inline size_t round_up(size_t bytes, size_t multiple) { return (bytes + multiple - 1) / multiple * multiple; }
+
+extern __thread Worker* this_worker __attribute__((tls_model("initial-exec")));
+extern Launch* current_launch;
+
+inline Fiber* this_fiber() { return static_cast<Fiber*>(mnt_emulation_thread); }
+
+}  // namespace emulation
