@@ -59,12 +59,12 @@ def _checks(kernel: Kernel, problem: Problem, device: Device, source_hash: str) 
     )
     same_problem = Check(
         "problem",
-        lambda fact: fact.problem.key == problem.key,
+        lambda fact: dict(fact.problem.dims) == dict(problem.dims),
         lambda facts: f"rows exist for {_some(fact.problem.shape for fact in facts)}, wanted is {problem.shape}",
     )
     other_problem = Check(
         "problem",
-        lambda fact: fact.problem.key != problem.key,
+        lambda fact: dict(fact.problem.dims) != dict(problem.dims),
         lambda _: f"rows exist for {problem.shape} only, there is no other to take the nearest of",
     )
     this_device = Check(

@@ -14,6 +14,9 @@ from tuner.space import Constraint, Param, Space
 from tuner.store import Store
 from tuner.types import CacheState, Config, Device, Environment, Kind, Launch, Measurement, Problem, Status, Value
 
+ROOT = Path(__file__).parents[3]
+"""Where a subprocess finds the packages."""
+
 T4 = Device(
     name="Tesla T4",
     arch="sm_75",
@@ -43,7 +46,7 @@ class Product(Kernel):
 
     name = "product"
     dims = ("batch", "inputs", "outputs")
-    options: Mapping[str, tuple[str, ...]] = {"activation": ("relu", "none")}  # noqa: RUF012
+    options: Mapping[str, tuple[str, ...]] = {"activation": ("relu", "none")}
 
     def __init__(self, source: Path) -> None:
         self.source = source  # type: ignore[misc]
@@ -54,7 +57,9 @@ class Product(Kernel):
             (
                 Constraint(
                     "the stages do not fit into shared memory",
-                    lambda config: config.integer("BLOCK_N") * config.integer("STAGES") * 128 <= device.shared_per_block,
+                    lambda config: (
+                        config.integer("BLOCK_N") * config.integer("STAGES") * 128 <= device.shared_per_block
+                    ),
                 ),
                 Constraint(
                     "the tile is wider than the matrix", lambda config: config.integer("BLOCK_N") <= problem["outputs"]
@@ -101,9 +106,7 @@ def measured(problem: Problem, setting: Config, median_us: float, **more: Any) -
 
 
 def predicted(problem: Problem, setting: Config, median_us: float, **more: Any) -> Measurement:
-    return measured(
-        problem, setting, median_us, kind=Kind.PREDICTED, samples_us=(median_us,), cache=None, **more
-    )
+    return measured(problem, setting, median_us, kind=Kind.PREDICTED, samples_us=(median_us,), cache=None, **more)
 
 
 def failed(problem: Problem, setting: Config, status: Status = Status.WRONG, **more: Any) -> Measurement:
