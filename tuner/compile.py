@@ -12,6 +12,7 @@ import json
 import multiprocessing
 import os
 import re
+import shutil
 import signal
 import tempfile
 import time
@@ -26,6 +27,9 @@ from tuner.types import Binary, Config, Failure, Problem, Status, Value, canonic
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 """What the kernels are compiled for in the tests; NVRTC accepts others too."""
+
+HEADERS = ("cuda_fp16.h", "mma.h", "crt/mma.h")
+"""What a WMMA kernel includes, directly or not."""
 
 _INSTALL = "install them with: pip install 'mnist-tune[cuda13]'"
 
@@ -129,18 +133,30 @@ def nvrtc_version() -> str:
 
 @functools.cache
 def include_dir() -> Path:
-    """The folder of `mma.h` and `cuda_fp16.h` that belong to NVRTC.
+    """The first folder that has all the CUDA headers that a WMMA kernel needs: pip's, else an installed toolkit's.
 
     Raises:
-        UserError: the headers are not installed.
+        UserError: there is none.
     """
+    folders = _include_folders()
+    for folder in folders:
+        if all((folder / name).is_file() for name in HEADERS):
+            return folder
+    looked = f" (looked in {', '.join(map(str, folders))})" if folders else ""
+    raise UserError(f"The CUDA headers {', '.join(HEADERS)} were not found{looked}; {_INSTALL}.")
+
+
+def _include_folders() -> list[Path]:
+    """Where the headers may be, the most likely to belong to NVRTC first."""
     from cuda import pathfinder
 
-    found = pathfinder.find_nvidia_header_directory("nvrtc") or pathfinder.find_nvidia_header_directory("cudart")
-    for name in ("mma.h", "crt/mma.h", "cuda_fp16.h"):
-        if found is None or not (Path(found) / name).is_file():
-            raise UserError(f"The CUDA header {name} was not found; {_INSTALL}.")
-    return Path(str(found))
+    found = [pathfinder.find_nvidia_header_directory(part) for part in ("nvrtc", "cudart")]
+    homes = [pathfinder.get_cuda_path_or_home(), "/usr/local/cuda"]
+    nvcc = shutil.which("nvcc")
+    if nvcc:
+        homes.insert(1, str(Path(nvcc).resolve().parent.parent))
+    folders = [Path(folder) for folder in found if folder] + [Path(home) / "include" for home in homes if home]
+    return [folder for folder in dict.fromkeys(folders) if folder.is_dir()]
 
 
 class CompilePool:
