@@ -136,11 +136,11 @@ def race(width: int, **fields: Any) -> RaceRow:
         "lr": 0.003,
         "seed": 0,
         "command": f"mnist-tune train --width {width}",
-        "strongest": "whole step in a graph",
+        "strongest": "written_out",
         "contenders": (
-            ContenderRow("max-autotune", 1000.0, (1000.0,), 0.03, 40.0, 1 << 20, losses(400, 0.01), 0.974),
+            ContenderRow("max_autotune", 1000.0, (1000.0,), 0.03, 40.0, 1 << 20, losses(400, 0.01), 0.974),
             ContenderRow("tuned", 5.0, (5.0,), 0.01, 1.5, None, losses(400), 0.976),
-            ContenderRow("whole step in a graph", 40.0, (40.0,), 0.02, 20.0, 2 << 20, losses(400, 0.002), 0.975),
+            ContenderRow("written_out", 40.0, (40.0,), 0.02, 20.0, 2 << 20, losses(400, 0.002), 0.975),
             ContenderRow("broken", None, error="out of <memory> | at last"),
         ),
     }

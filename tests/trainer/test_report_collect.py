@@ -120,13 +120,13 @@ def test_races_come_by_width_and_contenders_by_time(store: Store) -> None:
     fill(store)
     races = of(report_of(store), H200).races
     assert [each.width for each in races] == [128, 1024, 4096]
-    assert [each.name for each in races[0].contenders] == ["tuned", "whole step in a graph", "max-autotune", "broken"]
+    assert [each.name for each in races[0].contenders] == ["tuned", "written_out", "max_autotune", "broken"]
 
 
 def test_speed_ups_against_the_strongest_and_the_storys_form(store: Store) -> None:
     fill(store)
     found = of(report_of(store), H200).races[0]
-    assert (found.strongest, found.story) == ("whole step in a graph", "max-autotune")
+    assert (found.strongest, found.story) == ("written_out", "max_autotune")
     strongest, story = found.contender(found.strongest), found.contender(found.story)
     assert strongest is not None
     assert story is not None
@@ -134,8 +134,8 @@ def test_speed_ups_against_the_strongest_and_the_storys_form(store: Store) -> No
 
 
 def test_the_strongest_is_the_fastest_whatever_the_row_says(store: Store) -> None:
-    store.record_race(race(128, strongest="max-autotune"))
-    assert of(report_of(store), H200).races[0].strongest == "whole step in a graph"
+    store.record_race(race(128, strongest="max_autotune"))
+    assert of(report_of(store), H200).races[0].strongest == "written_out"
 
 
 def test_only_the_newest_race_of_a_network_is_shown(store: Store) -> None:

@@ -102,7 +102,7 @@ def test_what_a_phone_and_a_dark_room_need(report: Report) -> None:
 def test_headline_figures_and_tables(report: Report) -> None:
     page = Page(html.render(report))
     assert "8.00× the speed of the strongest PyTorch, at widths 128 to 4096, on an NVIDIA H200" in page.text
-    assert "128 5.00 whole step in a graph 40.0 8.00× 1,000 200× 1.5 / 20.0 97.60% / 97.50%" in page.text
+    assert "128 5.00 written_out 40.0 8.00× 1,000 200× 1.5 / 20.0 97.60% / 97.50%" in page.text
     assert "failed: out of <memory> | at last" in page.text
     assert "driver 580.1, NVRTC 13.0" in page.text
     assert "1000x1000 mode=plain 2.00 2.0% 50% 2.50× cuBLAS 5.00 us measured hot cache cuda" in page.text
@@ -174,7 +174,7 @@ def test_plots_are_svg_with_text_and_without_fixed_colours(races: tuple[Race, ..
 
 def test_run_time_has_a_line_per_contender_that_was_timed(races: tuple[Race, ...]) -> None:
     plot = plots.run_time(races, "a")
-    assert [key.name for key in plot.keys] == ["tuned", "whole step in a graph", "max-autotune"]
+    assert [key.name for key in plot.keys] == ["tuned", "written_out", "max_autotune"]
     ticks = re.findall(r">(\d+)</text>", plot.svg)
     assert {"128", "1024", "4096"} <= set(ticks)
     for key in plot.keys:
@@ -208,21 +208,23 @@ def test_plots_join_only_races_of_one_form(tmp_path: Path) -> None:
     assert "1 race of other depths or batches" in Page(html.render(report)).text
 
 
-def test_many_contenders_share_colours_but_keep_their_names(tmp_path: Path) -> None:
+def test_of_many_contenders_the_last_share_a_colour_and_all_are_drawn(tmp_path: Path) -> None:
     many = (ContenderRow("tuned", 5.0), *(ContenderRow(f"form {index}", 9.0 + index) for index in range(12)))
     with Store.open(tmp_path / "tuning.db") as store:
         store.record_race(race(128, contenders=many))
         report = collect(store, KERNELS, label="tuning.db", devices=store.devices())
-    keys = plots.run_time(report.devices[0].timed_races, "a").keys
-    assert len(keys) == 13
-    assert {key.index for key in keys} == set(range(8))
-    assert [key.name for key in keys if key.index == 0] == ["tuned"]
+    plot = plots.run_time(report.devices[0].timed_races, "a")
+    # The strongest and the slowest always have a colour of their own.
+    assert [key.name for key in plot.keys] == ["tuned", "form 0", "form 11", "10 others"]
+    assert [key.index for key in plot.keys] == [0, 1, 2, 8]
+    assert plot.keys[-1].contenders == tuple(f"form {n}" for n in range(1, 11))
+    assert plot.svg.count("fill: var(--series-8)") >= 10
 
 
 def test_loss_curves_are_ours_and_the_strongest_pytorch(races: tuple[Race, ...]) -> None:
     plot = plots.losses(races[0], "c")
     assert plot is not None
-    assert [key.name for key in plot.keys] == ["tuned", "whole step in a graph"]
+    assert [key.name for key in plot.keys] == ["tuned", "written_out"]
 
 
 def test_no_curve_no_plot(tmp_path: Path) -> None:

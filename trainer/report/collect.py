@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 
-from trainer.report.model import OURS, Contender, DeviceReport, ProblemRow, Race, Report, Versions
+from trainer.contenders import PYTORCH
+from trainer.report.model import OURS, STORY, Contender, DeviceReport, ProblemRow, Race, Report, Versions
 from tuner.kernel import Kernel
 from tuner.store import BaselineRow, ContenderRow, Observation, RaceRow, Store
 from tuner.types import CacheState, Config, Device, Environment, Kind, Problem, Status
@@ -165,7 +166,7 @@ def _race(row: RaceRow, earlier: int) -> Race:
         environment=row.environment,
         contenders=tuple(contenders),
         strongest=others[0].name if others else None,
-        story=_story([contender.name for contender in others]),
+        story=STORY if any(contender.name == STORY for contender in others) else None,
         earlier=earlier,
     )
 
@@ -179,6 +180,7 @@ def _contender(row: ContenderRow, ours_us: float | None) -> Contender:
     us = _time(row)
     return Contender(
         name=row.name,
+        description=PYTORCH[row.name].description if row.name in PYTORCH else "",
         us=us,
         spread=row.spread if us else None,
         start_s=row.start_s,
@@ -188,15 +190,6 @@ def _contender(row: ContenderRow, ours_us: float | None) -> Contender:
         error=row.error,
         losses=tuple(sorted((int(step), float(loss)) for step, loss in row.losses)),
     )
-
-
-def _story(names: Sequence[str]) -> str | None:
-    """The contender that is the story's own code: `story` in its name, else the plain max-autotune one."""
-    for word in ("story", "max-autotune"):
-        for name in names:
-            if word in name.lower():
-                return name
-    return None
 
 
 def _versions(rows: Iterable[tuple[Environment, datetime]]) -> list[Versions]:

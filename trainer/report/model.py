@@ -15,6 +15,9 @@ from tuner.types import Device, Environment
 OURS = "tuned"
 """The name under which our own step is kept among a race's contenders."""
 
+STORY = "max_autotune"
+"""The contender in the story's own form: the model under torch.compile(mode="max-autotune"), the rest eager."""
+
 JSON_FORMAT = 1
 """Version of the layout that `as_json` returns; raised when a field changes its meaning or goes."""
 
@@ -64,6 +67,8 @@ class Contender:
     """One contender of a race; ours among them."""
 
     name: str
+    description: str
+    """What it is, in one line; empty where this program has no contender of that name."""
     us: float | None
     """Median per step. None where it failed."""
     spread: float | None
@@ -101,7 +106,7 @@ class Race:
     strongest: str | None
     """The fastest contender that is not ours: whom the headline compares with."""
     story: str | None
-    """The contender in the story's own form (max-autotune)."""
+    """`STORY`, where it took part and has a time."""
     earlier: int
     """Older races of the same network on this device that this one replaces in the report."""
 

@@ -23,13 +23,15 @@ from trainer.report.model import OURS, Contender, Race
 from trainer.report.text import number
 
 _INK, _MUTED, _GRID = "#0a0a00", "#0a0a01", "#0a0a02"
-_SERIES = tuple(f"#0a0a{index:02x}" for index in range(16, 24))
-"""Stand-ins: colours that nothing else uses, replaced by CSS variables in `_svg`. The first series is ours."""
+_SERIES = tuple(f"#0a0a{index:02x}" for index in range(16, 25))
+"""Stand-ins: colours that nothing else uses, replaced by CSS variables in `_svg`. The first series is ours, the last
+one the lines that are too many to tell apart."""
+_REST = len(_SERIES) - 1
 _NAMES = {_INK: "--ink", _MUTED: "--muted", _GRID: "--line"} | {
     colour: f"--series-{index}" for index, colour in enumerate(_SERIES)
 }
 
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "h")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "h", ".")
 _DASHES: tuple[object, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)), (0, (3, 1.5)))
 _POINTS = 120
 """Most points of a drawn loss curve; longer ones are averaged over equal runs of steps."""
@@ -60,10 +62,11 @@ _STYLE: dict[Any, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A line of the legend: the series' number (CSS variable `--series-N`) and its name."""
+    """An entry of the legend: the series' number (CSS variable `--series-N`), its name, and the contenders drawn so."""
 
     index: int
     name: str
+    contenders: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +87,11 @@ def same_form(races: Sequence[Race]) -> tuple[Race, ...]:
 def run_time(races: Sequence[Race], ident: str) -> Plot:
     """Run time per step against hidden width, both logarithmic: a line per contender, and ours."""
     races = same_form(races)
-    keys = _timed_keys(races)
+    keys = _keys(races)
     with mpl.rc_context(_STYLE):
         figure, axes = _axes()
-        for key in keys:
-            points = [(race.width, found.us) for race in races if (found := race.contender(key.name)) and found.us]
+        for key, name in _lines(keys):
+            points = [(race.width, found.us) for race in races if (found := race.contender(name)) and found.us]
             _line(axes, key, points)
         _widths(axes, races)
         _decades(axes, "us per step")
@@ -98,13 +101,13 @@ def run_time(races: Sequence[Race], ident: str) -> Plot:
 def relative_speed(races: Sequence[Race], ident: str) -> Plot:
     """How many times faster our step is than each contender's, against hidden width; at 1 they are equal."""
     races = same_form(races)
-    keys = _timed_keys(races)
+    keys = _keys(races)
     with mpl.rc_context(_STYLE):
         figure, axes = _axes()
         axes.axhline(1.0, color=_SERIES[0], linewidth=2.2)
-        for key in keys[1:]:
+        for key, name in _lines(keys[1:]):
             points = [
-                (race.width, found.speedup) for race in races if (found := race.contender(key.name)) and found.speedup
+                (race.width, found.speedup) for race in races if (found := race.contender(name)) and found.speedup
             ]
             _line(axes, key, points)
         _widths(axes, races)
@@ -114,15 +117,14 @@ def relative_speed(races: Sequence[Race], ident: str) -> Plot:
 
 def losses(race: Race, ident: str) -> Plot | None:
     """Training loss against step, ours over the strongest PyTorch's; None where neither kept a curve."""
-    keys = _keys([race])
     ours = race.ours
     curves: list[tuple[Key, Contender]] = []
     if ours is not None and ours.losses:
-        curves.append((keys[0], ours))
+        curves.append((Key(0, ours.name, (ours.name,)), ours))
     # The strongest comes first among the others, so the first one with a curve is whom the headline speaks of.
     other = next((each for each in race.contenders if not each.ours and each.losses), None)
     if other is not None:
-        curves.append((next(key for key in keys if key.name == other.name), other))
+        curves.append((Key(1, other.name, (other.name,)), other))
     if not curves:
         return None
     with mpl.rc_context(_STYLE):
@@ -148,19 +150,24 @@ def thin(curve: Sequence[tuple[int, float]], points: int = _POINTS) -> tuple[lis
 
 
 def _keys(races: Sequence[Race]) -> tuple[Key, ...]:
-    """Ours first; the others in the order in which the races first name them. Beyond eight they share colours."""
-    names = [OURS]
-    for race in races:
-        names += [contender.name for contender in race.contenders if contender.name not in names]
-    return tuple(
-        Key(0 if index == 0 else 1 + (index - 1) % (len(_SERIES) - 1), name) for index, name in enumerate(names)
-    )
+    """Ours, then those that were timed, each in its colour. Where they are too many to tell apart, only the strongest
+    at any width, the story's form and the slowest have their own; the rest share one."""
+    timed = [contender.name for race in races for contender in race.contenders if contender.us and not contender.ours]
+    slowest = [race.contenders[-1].name for race in races if race.contenders[-1].us]
+    first = [race.strongest for race in races] + [race.story for race in races] + slowest
+    # A dictionary keeps the order and drops the repetitions.
+    names = [name for name in dict.fromkeys([*first, *timed]) if name is not None]
+    count = len(names) if len(names) < _REST else min(_REST - 1, sum(name in first for name in names))
+    shown, rest = names[:count], tuple(names[count:])
+    keys = [Key(index, name, (name,)) for index, name in enumerate([OURS, *shown])]
+    if rest:
+        keys.append(Key(_REST, rest[0] if len(rest) == 1 else f"{len(rest)} others", rest))
+    return tuple(keys)
 
 
-def _timed_keys(races: Sequence[Race]) -> tuple[Key, ...]:
-    """Without those that failed at every width: a legend names what is drawn."""
-    timed = {contender.name for race in races for contender in race.contenders if contender.us}
-    return tuple(key for key in _keys(races) if key.name in timed)
+def _lines(keys: Sequence[Key]) -> list[tuple[Key, str]]:
+    """A line for each contender, with the key that it is drawn in."""
+    return [(key, name) for key in keys for name in key.contenders]
 
 
 def _axes(width: float = 4.6, height: float = 3.1) -> tuple[Figure, Axes]:
@@ -175,10 +182,10 @@ def _line(axes: Axes, key: Key, points: Sequence[tuple[float, float]]) -> None:
         [y for _, y in points],
         color=_SERIES[key.index],
         linestyle=_DASHES[key.index % len(_DASHES)],
-        linewidth=2.6 if ours else 1.4,
+        linewidth=2.6 if ours else 1.4 if key.index < _REST else 0.8,
         marker=_MARKERS[key.index],
-        markersize=5.5 if ours else 4,
-        zorder=3 if ours else 2,
+        markersize=5.5 if ours else 4 if key.index < _REST else 2.5,
+        zorder=3 if ours else 2 if key.index < _REST else 1,
     )
 
 
