@@ -187,7 +187,7 @@ class LinearForward(Kernel):
         return Work(
             flops=2.0 * batch * inputs * outputs,
             floor_bytes=x_bytes + w_bytes + y_bytes + 4 * outputs,
-            moved_bytes=x_bytes * launch.grid[0] + w_bytes * launch.grid[1] + y_bytes + 2 * partial,
+            moved_bytes=x_bytes * launch.grid[0] + w_bytes * launch.grid[1] + y_bytes + 4 * outputs + 2 * partial,
             serial_steps=ceil_div(ceil_div(inputs, config.integer("BLOCK_K")), config.integer("SPLIT_K")),
         )
 

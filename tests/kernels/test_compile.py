@@ -1,0 +1,76 @@
+"""Every kernel compiles for every architecture, and what should use tensor cores does."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+import kernels
+from kernels.problems import mlp_problems
+from tests.kernels.sass import count_hmma
+from tuner.compile import ARCHITECTURES, compile_kernel, compile_source
+from tuner.devices import find
+from tuner.kernel import Kernel
+from tuner.types import Binary, Config, Device, Problem
+
+SAMPLE = 4
+"""Configurations of each space and architecture, drawn anew with a fixed seed."""
+
+SAMPLED = [
+    *mlp_problems(1024, 3, 32),
+    # Tails in every size, an odd pitch, and a batch of several chunks.
+    kernels.linear_forward.problem(100, 77, 33),
+    kernels.linear_backward.problem(100, 77, 33),
+]
+GPU_OF = {"sm_75": "Tesla T4", "sm_90": "NVIDIA H200"}
+
+
+def compiled(kernel: Kernel, problem: Problem, config: Config, arch: str) -> Binary:
+    binary = compile_kernel(kernel, problem, config, arch)
+    assert isinstance(binary, Binary), f"{problem.label} [{config.label}] for {arch}: {binary}"
+    return binary
+
+
+@pytest.mark.parametrize("arch", GPU_OF)
+@pytest.mark.parametrize("problem", SAMPLED, ids=lambda problem: problem.label)
+def test_a_sample_of_every_space_compiles_and_multiplies_on_tensor_cores(problem: Problem, arch: str) -> None:
+    kernel = kernels.ALL[problem.kernel]
+    space = list(kernel.space(problem, find(GPU_OF[arch])))
+    for config in random.Random(problem.label + arch).sample(space, min(SAMPLE, len(space))):
+        binary = compiled(kernel, problem, config, arch)
+        if kernel.library(problem):
+            assert count_hmma(binary.path, kernel.name) > 0, config.label
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("name", kernels.ALL)
+def test_the_file_alone_compiles_with_its_own_defaults(name: str, arch: str) -> None:
+    binary = compile_source(kernels.ALL[name].source, name, {}, arch)
+    assert isinstance(binary, Binary), binary
+    assert binary.spill_bytes == 0
+    if name.startswith("linear"):
+        assert count_hmma(binary.path, name) > 0
+
+
+def test_clusters_compile_where_there_are_some(h200: Device) -> None:
+    problem = kernels.linear_backward.problem(32, 1024, 1024)
+    clustered = Config.of(kernels.linear_backward.space(problem, h200).default(), SPLIT_N=4, REDUCE="cluster")
+    assert clustered in kernels.linear_backward.space(problem, h200)
+    compiled(kernels.linear_backward, problem, clustered, "sm_90")
+
+
+@pytest.mark.parametrize(
+    ("define", "value", "said"),
+    [
+        ("WARP_M", 24, "warp tiles must fill the block tile"),
+        ("SPLIT_K", 99, "every slice needs a tile"),
+        ("SKEW", 4, "WMMA's leading dimension is a multiple of 16 bytes"),
+        ("FRAGMENT_N", 8, "WMMA pointers are aligned to 32 bytes"),
+    ],
+)
+def test_the_kernel_asserts_what_its_constraints_say(define: str, value: int, said: str) -> None:
+    source = kernels.linear_forward.source
+    failure = compile_source(source, "linear_forward", {define: value, "FRAGMENT_M": 16}, "sm_75")
+    assert not isinstance(failure, Binary)
+    assert said in failure.message
