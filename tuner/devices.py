@@ -159,7 +159,7 @@ def device_index(spec: str | None) -> int | None:
     """
     if spec in {"cpu", "none"}:
         return None
-    match = re.fullmatch(r"cuda(?::(\d+))?", spec or "cuda")
+    match = re.fullmatch(r"cuda(?::(\d+))?", "cuda" if spec is None else spec)
     if match is None:
         raise UserError(f"--device {spec} is not understood; use cuda, cuda:N, or cpu.")
     return int(match.group(1) or 0)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tuner.backends import Runner
+from tuner.backends.cuda import CudaRunner
 from tuner.devices import device_index, environment, resolve
 from tuner.kernel import Kernel
 from tuner.measure import Timing, time_kernel, time_library, unbelievable
@@ -68,8 +69,6 @@ class CudaWorkplace:
     """In the child that owns the GPU `spec` (as `--device` has it)."""
 
     def __init__(self, spec: str | None) -> None:
-        from tuner.backends.cuda import CudaRunner
-
         self.device = resolve(spec)
         self._runner = CudaRunner(self.device, device_index(spec) or 0) if self.device is not None else None
 
@@ -84,30 +83,29 @@ class CudaWorkplace:
             return self.device, environment()
         if self._runner is None:
             raise ValueError("there is no GPU to run this on")
-        if isinstance(request, LibraryJob):
-            gemms = request.kernel.library(request.problem)
-            return time_library(self._runner, gemms, cache=request.cache, seed=request.seed)
-        verdict = verify(
-            self._runner, request.kernel, request.problem, request.config, request.binary, seed=request.seed
-        )
-        seen = measurement(request.problem, request.config, Kind.MEASURED, verdict, request.binary, seed=request.seed)
-        used = shared_bytes(request.kernel, request.problem, request.config, request.binary)
-        seen = replace(seen, cache=request.cache, shared_bytes=used)
-        if not verdict.ok:
-            return seen
-        timing = time_kernel(
-            self._runner,
-            request.kernel,
-            request.problem,
-            request.config,
-            request.binary,
-            cache=request.cache,
-            seed=request.seed,
-        )
-        if isinstance(timing, Failure):
-            return replace(seen, status=timing.status, message=timing.message)
-        doubt = unbelievable(timing, request.kernel.work(request.problem, request.config), self._runner.device)
-        return timed(seen, timing, doubt)
+        import cupy
+
+        try:
+            if isinstance(request, LibraryJob):
+                gemms = request.kernel.library(request.problem)
+                return time_library(self._runner, gemms, cache=request.cache, seed=request.seed)
+            return _judged(self._runner, request)
+        except cupy.cuda.memory.OutOfMemoryError as error:
+            return Failure(Status.RESOURCES, f"the GPU's memory does not hold the problem: {error}")
+
+
+def _judged(runner: CudaRunner, job: Job) -> Measurement:
+    """Verify, and time what is right."""
+    kernel, problem, config, binary = job.kernel, job.problem, job.config, job.binary
+    verdict = verify(runner, kernel, problem, config, binary, seed=job.seed)
+    seen = measurement(problem, config, Kind.MEASURED, verdict, binary, seed=job.seed)
+    seen = replace(seen, cache=job.cache, shared_bytes=shared_bytes(kernel, problem, config, binary))
+    if not verdict.ok:
+        return seen
+    timing = time_kernel(runner, kernel, problem, config, binary, cache=job.cache, seed=job.seed)
+    if isinstance(timing, Failure):
+        return replace(seen, status=timing.status, message=timing.message)
+    return timed(seen, timing, unbelievable(timing, kernel.work(problem, config), runner.device))
 
 
 class EmulationWorkplace:

@@ -107,7 +107,7 @@ def compare(name: str, found: Any, reference: Any, tolerance: float) -> tuple[fl
 def _trespass(arguments: Sequence[Argument], after: Mapping[str, Any]) -> str | None:
     """What the kernel changed that was not its own: an input, or a counter left counting."""
     for argument in arguments:
-        if not isinstance(argument, Array):
+        if not isinstance(argument, Array) or argument.data is None:
             continue
         if argument.role is Role.IN and not bool((after[argument.name] == argument.data).all()):
             return f"{argument.name}: an input was changed"

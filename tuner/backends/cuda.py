@@ -77,8 +77,13 @@ class CudaRunner:
         if isinstance(prepared, Failure):
             return prepared
         try:
-            guarded = {item.name: _Guarded.copy_of(item) for item in arguments if isinstance(item, Array)}
-            values = tuple(guarded[item.name].array if isinstance(item, Array) else item.value for item in arguments)
+            # An array without data is a null pointer: the kernel is told to do without it.
+            guarded = {
+                item.name: _Guarded.copy_of(item)
+                for item in arguments
+                if isinstance(item, Array) and item.data is not None
+            }
+            values = tuple(_passed(item, guarded) for item in arguments)
             cupy.cuda.get_current_stream().synchronize()
         except cupy.cuda.memory.OutOfMemoryError as error:
             return Failure(Status.RESOURCES, str(error))
@@ -175,3 +180,9 @@ class _Guarded:
     def breached(self) -> bool:
         end = _GUARD_BYTES + self.array.nbytes
         return bool((self.buffer[:_GUARD_BYTES] != _POISON).any() or (self.buffer[end:] != _POISON).any())
+
+
+def _passed(argument: Argument, guarded: Mapping[str, _Guarded]) -> Any:
+    if isinstance(argument, Array):
+        return guarded[argument.name].array if argument.data is not None else None
+    return argument.value

@@ -6,14 +6,15 @@
     waves       ceil(blocks / (occupancy x SMs)): how often all SMs fill up with blocks
     balance     mean share of the SMs that are busy over the waves: a last wave of few blocks wastes the rest
     latency     waves x serial steps x a round trip to where the inputs are, what loads one after another must wait
-    L2          bytes that the configuration moves, spills included, over the L2 bandwidth that its warps can keep busy
+    L2          bytes that the configuration moves, spills included, over the L2 bandwidth that its blocks can keep busy
     memory      the problem's least bytes, where the inputs are cold, likewise over the memory bandwidth
     tensor      FLOPs over the tensor-core rate of the busy SMs; below four warps an SM some tensor cores have no work
 
-Bandwidth that warps can keep busy is Little's law: bytes in flight = bandwidth x latency, with `_BYTES_IN_FLIGHT` per
-thread. The constants are round figures from published microbenchmarks (Volta to Hopper), none fitted to a kernel here,
-and the three rooflines are taken to overlap perfectly. What it cannot see: bank conflicts, instruction mix, the cost
-of barriers and of split-K's second pass beyond its bytes.
+Bandwidth that blocks can keep busy is Little's law: bytes in flight = bandwidth x latency. A block has in flight what
+its threads have loaded into registers (`_BYTES_IN_FLIGHT` each), or half of its shared memory where that is more: one
+half of a ring of buffers fills while the other is worked on. The constants are round figures from published
+microbenchmarks (Volta to Hopper), none fitted to a kernel here, and the three rooflines are taken to overlap perfectly.
+What it cannot see: bank conflicts, instruction mix, the cost of barriers and of split-K's second pass beyond its bytes.
 """
 
 from __future__ import annotations
@@ -78,13 +79,15 @@ def predict(device: Device, launch: Launch, binary: Binary, work: Work, cache: C
     waves = math.ceil(launch.blocks / room)
     # Blocks spread over the SMs before they share one, so the SMs are evenly busy once there is a block for each.
     balance = min(1.0, launch.blocks / device.sm_count) if waves == 1 else launch.blocks / (waves * room)
-    resident_warps = min(per_sm, math.ceil(launch.blocks / device.sm_count)) * math.ceil(launch.threads / 32)
+    resident = min(per_sm, math.ceil(launch.blocks / device.sm_count))
+    resident_warps = resident * math.ceil(launch.threads / 32)
+    in_flight = resident * max(_BYTES_IN_FLIGHT * launch.threads, launch.shared_bytes // 2)
     cold = cache is CacheState.COLD
     spilled = 2.0 * binary.spill_bytes * launch.threads * launch.blocks
 
     def bandwidth(peak: float, latency_us: float) -> float:
-        in_flight = resident_warps * 32 * _BYTES_IN_FLIGHT * device.sm_count * balance
-        return min(peak, peak * balance * _SM_SHARE, in_flight / (latency_us * 1e-6))
+        busy = device.sm_count * balance
+        return min(peak, peak * balance * _SM_SHARE, busy * in_flight / (latency_us * 1e-6))
 
     l2_us = 1e6 * (work.moved_bytes + spilled) / bandwidth(device.l2_bandwidth, _L2_LATENCY_US)
     memory_us = 1e6 * work.floor_bytes / bandwidth(device.memory_bandwidth, _MEMORY_LATENCY_US) if cold else 0.0

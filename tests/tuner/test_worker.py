@@ -1,0 +1,141 @@
+"""A hang or a crash costs the request that caused it, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.tuner.workplaces import Actor, deadly, faulty, missing
+from tuner.errors import UserError
+from tuner.types import Failure, Status
+from tuner.worker import Worker, WorkerLostError
+
+
+@pytest.fixture
+def worker() -> Iterator[Worker]:
+    with Worker(Actor, limit_s=20) as started:
+        yield started
+
+
+def test_one_child_serves_many_requests(worker: Worker) -> None:
+    assert [worker.call(("echo", n)) for n in range(5)] == list(range(5))
+    assert worker.call(("pid",)) != os.getpid()
+    assert worker.spawned == 1
+
+
+def test_a_hang_costs_its_time_limit(worker: Worker) -> None:
+    worker.call(("echo", 0))
+    started = time.monotonic()
+    assert worker.call(("hang",), limit_s=0.3) == Failure(Status.TIMEOUT, "no answer within 0.3 s")
+    assert time.monotonic() - started < 5
+    assert worker.call(("echo", 1)) == 1
+    assert worker.spawned == 2
+
+
+def test_a_crash_is_a_failure_with_its_reason(worker: Worker) -> None:
+    assert worker.call(("die",)) == Failure(Status.RUNTIME, "the process was ended by SIGKILL")
+    assert worker.call(("abort", "driver says no")) == Failure(
+        Status.RUNTIME, "the process ended with code 3 (driver says no)"
+    )
+    assert worker.call(("echo", 1)) == 1
+
+
+def test_three_deaths_in_a_row_stop_the_search(worker: Worker) -> None:
+    worker.call(("die", 1))
+    worker.call(("die", 2))
+    worker.call(("echo", "an answer starts the count anew"))
+    worker.call(("die", 3))
+    worker.call(("die", 3))  # the same one again is no further evidence
+    worker.call(("die", 4))
+    with pytest.raises(WorkerLostError, match=r"died 3 times in a row.*SIGKILL.*nvidia-smi"):
+        worker.call(("die", 5))
+
+
+def test_hangs_do_not_count_as_deaths(worker: Worker) -> None:
+    for number in range(4):
+        assert worker.call(("hang", number), limit_s=0.05).status is Status.TIMEOUT
+
+
+def test_a_child_that_lost_its_context_is_replaced(worker: Worker) -> None:
+    first = worker.call(("pid",))
+    assert worker.call(("sticky", "illegal address")) == "illegal address"
+    assert worker.call(("pid",)) != first
+    assert worker.spawned == 2
+
+
+def test_what_a_candidate_prints_is_not_seen(worker: Worker, capfd: pytest.CaptureFixture[str]) -> None:
+    assert worker.call(("print", 10_000)) == "quiet"
+    assert capfd.readouterr() == ("", "")
+
+
+def test_errors_of_users_and_bugs_are_raised_in_the_parent(worker: Worker) -> None:
+    with pytest.raises(UserError, match=r"^Install g\+\+\.$"):
+        worker.call(("user",))
+    with pytest.raises(RuntimeError, match="KeyError: 'what'"):
+        worker.call(("bug",))
+    assert worker.call(("echo", 1)) == 1
+
+
+def test_a_workplace_that_cannot_be_made() -> None:
+    with Worker(missing) as worker, pytest.raises(UserError, match=r"^There is no device cuda:7\.$"):
+        worker.call(("echo", 1))
+    with (
+        Worker(faulty) as worker,
+        pytest.raises(WorkerLostError, match="could not start: ZeroDivisionError: of course"),
+    ):
+        worker.call(("echo", 1))
+    with Worker(deadly) as worker, pytest.raises(WorkerLostError, match=r"could not start: .* code 9"):
+        worker.call(("echo", 1))
+
+
+def test_an_interrupt_ends_the_child(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = worker.call(("pid",))
+
+    def interrupted(*_: object) -> bool:
+        raise KeyboardInterrupt
+
+    assert worker._pipe is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(type(worker._pipe), "poll", interrupted, raising=True)
+        with pytest.raises(KeyboardInterrupt):
+            worker.call(("echo", "late"))
+    assert worker.call(("pid",)) != first
+
+
+def test_a_child_does_not_outlive_a_parent_that_was_killed(tmp_path: Path) -> None:
+    program = tmp_path / "parent.py"
+    program.write_text(
+        textwrap.dedent(
+            """
+            import os, signal
+            from tests.tuner.workplaces import Actor
+            from tuner.worker import Worker
+            if __name__ == "__main__":
+                print(Worker(Actor).call(("pid",)), flush=True)
+                os.kill(os.getpid(), signal.SIGKILL)
+            """
+        )
+    )
+    root = str(Path(__file__).parents[2])
+    done = subprocess.run(
+        [sys.executable, str(program)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": root},
+    )
+    child = int(done.stdout)
+    deadline = time.monotonic() + 5
+    while Path(f"/proc/{child}").exists() and time.monotonic() < deadline:
+        if "Z" in Path(f"/proc/{child}/stat").read_text().rsplit(")", 1)[1].split()[0]:
+            break
+        time.sleep(0.02)
+    assert time.monotonic() < deadline

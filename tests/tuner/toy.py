@@ -1,0 +1,178 @@
+"""A kernel that needs no compiler and no GPU, and stand-ins for whoever compiles and runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tuner.judge import CheckJob, Job, LibraryJob, measurement, timed
+from tuner.kernel import Argument, Array, Gemm, Kernel, Role, Scalar, Work
+from tuner.measure import Timing
+from tuner.space import Constraint, Param, Space
+from tuner.types import (
+    Binary,
+    CacheState,
+    Config,
+    Device,
+    Environment,
+    Failure,
+    Kind,
+    Launch,
+    Measurement,
+    Problem,
+    Status,
+)
+from tuner.verify import Verdict
+
+ENVIRONMENT = Environment(host="toy", system="toy", python="3")
+
+
+class Toy(Kernel):
+    """y = 2 x + offset, tuned by three numbers of which two may not both be large."""
+
+    name = "toy"
+    source = Path(__file__)
+    dims = ("n",)
+
+    def space(self, problem: Problem, device: Device) -> Space:
+        return Space(
+            (
+                Param("TILE", (16, 32, 64, 128, 256, 512), 64),
+                Param("STAGES", (1, 2, 3, 4, 5, 6, 7, 8), 2),
+                Param("MODE", ("plain", "vector"), "plain"),
+            ),
+            (
+                Constraint(
+                    "TILE * STAGES at most 512: shared memory", lambda c: c.integer("TILE") * c.integer("STAGES") <= 512
+                ),
+            ),
+        )
+
+    def defines(self, problem: Problem, config: Config) -> dict[str, Any]:
+        return dict(config)
+
+    def launch(self, problem: Problem, config: Config) -> Launch:
+        return Launch((-(-problem["n"] // config.integer("TILE")), 1, 1), (64, 1, 1), 4 * config.integer("TILE"))
+
+    def arguments(self, problem: Problem, config: Config, rng: Any) -> Sequence[Argument]:
+        x = rng.standard_normal(problem["n"], dtype=np.float32)
+        return (
+            Array("x", x, Role.IN),
+            Array("y", np.empty_like(x), Role.OUT),
+            Array("arrived", np.zeros(1, np.uint32), Role.COUNTER),
+            Scalar("offset", np.float32(1)),
+        )
+
+    def reference(self, problem: Problem, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        return {"y": 2.0 * inputs["x"].astype(np.float64) + float(inputs["offset"])}
+
+    def tolerance(self, problem: Problem, config: Config) -> Mapping[str, float]:
+        return {"y": 1e-6}
+
+    def work(self, problem: Problem, config: Config) -> Work:
+        moved = 8.0 * problem["n"] * (1 + 16 / config.integer("TILE"))
+        return Work(2.0 * problem["n"], 8.0 * problem["n"], moved, config.integer("STAGES"))
+
+    def library(self, problem: Problem) -> tuple[Gemm, ...]:
+        return (Gemm(problem["n"], 1, 1),)
+
+
+TOY = Toy()
+
+
+class ToyRunner:
+    """Computes the toy with NumPy; `spoil` may then change the arrays by name."""
+
+    name = "emulation"
+
+    def __init__(self, spoil: Callable[[dict[str, Any]], object] = lambda _: None) -> None:
+        self._spoil = spoil
+
+    def rng(self, seed: int) -> np.random.Generator:
+        return np.random.default_rng(seed)
+
+    def execute(
+        self,
+        kernel: Kernel,
+        problem: Problem,
+        config: Config,
+        binary: Binary | None,
+        arguments: Sequence[Argument],
+    ) -> Mapping[str, Any] | Failure:
+        after = {item.name: item.data.copy() for item in arguments if isinstance(item, Array)}
+        after["y"] = 2 * after["x"] + np.float32(1)
+        self._spoil(after)
+        return after
+
+
+def true_us(config: Config) -> float:
+    """The toy's time: best at TILE=128, STAGES=4, vector."""
+    tile, stages = np.log2(config.integer("TILE")), config.integer("STAGES")
+    return float(2 + abs(tile - 7) + 0.5 * abs(stages - 4) + (config.choice("MODE") == "plain"))
+
+
+class InstantCompiler:
+    """A `tuner.candidates.Compiler` that is done at once. Counts, and fails what `broken` says."""
+
+    workers = 2
+
+    def __init__(self, broken: Callable[[Config], bool] = lambda _: False) -> None:
+        self.compiled: list[Config] = []
+        self._broken = broken
+
+    def submit(self, kernel: Kernel, problem: Problem, config: Config, arch: str) -> Future[Binary | Failure]:
+        self.compiled.append(config)
+        done: Future[Binary | Failure] = Future()
+        if self._broken(config):
+            done.set_result(Failure(Status.COMPILE, "error: no such thing"))
+        else:
+            done.set_result(Binary(Path("toy.cubin"), kernel.name, arch, 32, 0, 0, 0.1))
+        return done
+
+    def __enter__(self) -> InstantCompiler:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+class Replayed:
+    """A `tuner.task.Caller` that answers from `true_us`; after `patience` measurements it is interrupted (Ctrl-C)."""
+
+    def __init__(
+        self,
+        *,
+        patience: int | None = None,
+        wrong: Callable[[Config], bool] = lambda _: False,
+    ) -> None:
+        self.measured: list[Config] = []
+        self.checked: list[tuple[Problem, Config]] = []
+        self.library = 0
+        self._patience = patience
+        self._wrong = wrong
+
+    def call(self, request: Any, *, limit_s: float | None = None) -> Any:
+        if isinstance(request, LibraryJob):
+            self.library += 1
+            return Timing((6.0, 6.0, 6.0), request.cache, 20)
+        if isinstance(request, CheckJob):
+            self.checked.append((request.problem, request.config))
+            return self._verdict(request.config)
+        return self._measure(request)
+
+    def _verdict(self, config: Config) -> Verdict:
+        if self._wrong(config):
+            return Verdict(Status.WRONG, "emulation", "y: relative error 1", 1.0, 1e-6)
+        return Verdict(Status.OK, "emulation", error=1e-8, tolerance=1e-6)
+
+    def _measure(self, job: Job) -> Measurement:
+        if self._patience is not None and len(self.measured) >= self._patience:
+            raise KeyboardInterrupt
+        self.measured.append(job.config)
+        verdict = self._verdict(job.config)
+        row = measurement(job.problem, job.config, Kind.MEASURED, verdict, job.binary, seed=job.seed)
+        us = true_us(job.config)
+        return timed(row, Timing((us, us, us), CacheState.HOT, 20), None) if verdict.ok else row
