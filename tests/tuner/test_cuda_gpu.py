@@ -1,0 +1,152 @@
+"""On a GPU: each fault gets its own status and costs its candidate only; times are times. Run with `make gpu-test`."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.tuner.gpu_faults import GpuFaults
+from tests.tuner.toy import Toy
+from tuner.compile import compile_kernel
+from tuner.judge import CudaWorkplace, Describe, Job, LibraryJob
+from tuner.kernel import Gemm
+from tuner.measure import SAMPLES, Timing
+from tuner.types import Binary, CacheState, Config, Device, Measurement, Problem, Status
+from tuner.worker import Worker
+
+pytestmark = pytest.mark.gpu
+
+KERNEL = GpuFaults()
+PROBLEM = KERNEL.problem(1000)
+LIMIT_S = 10.0
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[Worker]:
+    with Worker(partial(CudaWorkplace, None), limit_s=LIMIT_S) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def device(worker: Worker) -> Device:
+    found, environment = worker.call(Describe())
+    assert isinstance(found, Device)
+    assert environment.driver
+    assert environment.cupy
+    return found
+
+
+def judged(
+    worker: Worker, device: Device, fault: int, *, problem: Problem = PROBLEM, cache: CacheState = CacheState.HOT
+) -> Any:
+    config = Config.of(FAULT=fault)
+    binary = compile_kernel(KERNEL, problem, config, device.arch)
+    assert isinstance(binary, Binary), binary
+    return worker.call(Job(KERNEL, problem, config, binary, cache, 0))
+
+
+def right(worker: Worker, device: Device) -> Measurement:
+    seen = judged(worker, device, 0)
+    assert isinstance(seen, Measurement)
+    assert seen.status is Status.OK, seen.message
+    return seen
+
+
+def test_a_right_kernel_is_verified_and_timed(worker: Worker, device: Device) -> None:
+    seen = right(worker, device)
+    assert len(seen.samples_us) == SAMPLES
+    assert seen.median_us is not None
+    assert 0.2 < seen.median_us < 20
+    assert seen.error is not None
+    assert seen.error <= 1e-6
+    assert (seen.verified_by, seen.cache) == ("cuda", CacheState.HOT)
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "words"),
+    [
+        (2, Status.RUNTIME, "ILLEGAL_ADDRESS|IllegalAddress|illegal"),
+        (3, Status.RUNTIME, "y: wrote outside of the array"),
+        (4, Status.WRONG, r"y: 1 of 1000 elements are not finite .*\(17\)"),
+        (5, Status.WRONG, r"y: 40 of 1000 elements .*\(960\)"),
+        (6, Status.WRONG, "arrived: a counter is not zero"),
+        (7, Status.RUNTIME, ""),
+        (8, Status.RESOURCES, "shared memory"),
+        (9, Status.RESOURCES, "2048 threads"),
+        (10, Status.RESOURCES, "cooperative grid of 1048576 blocks"),
+    ],
+)
+def test_each_fault_has_its_status_and_the_next_candidate_runs(
+    worker: Worker, device: Device, fault: int, status: Status, words: str
+) -> None:
+    seen = judged(worker, device, fault)
+    assert seen.status is status, seen
+    assert re.search(words, seen.message), seen.message
+    right(worker, device)
+
+
+def test_a_hang_costs_its_time_limit(worker: Worker, device: Device) -> None:
+    right(worker, device)
+    started = time.monotonic()
+    assert judged(worker, device, 1).status is Status.TIMEOUT
+    assert time.monotonic() - started < LIMIT_S + 5
+    right(worker, device)
+
+
+def test_shared_memory_beyond_48_kb(worker: Worker, device: Device) -> None:
+    assert judged(worker, device, 11).status is Status.OK
+
+
+def test_cold_inputs_take_longer(worker: Worker, device: Device) -> None:
+    """Inputs of a quarter of L2, so that hot ones stay there and cold ones do not."""
+    problem = KERNEL.problem(device.l2_bytes // 32)
+    hot, cold = (judged(worker, device, 0, problem=problem, cache=cache) for cache in (CacheState.HOT, CacheState.COLD))
+    assert (hot.status, cold.status) == (Status.OK, Status.OK), (hot.message, cold.message)
+    assert cold.cache is CacheState.COLD
+    assert cold.median_us > hot.median_us
+
+
+class Products(Toy):
+    """The toy, with the products of a layer's forward and backward pass."""
+
+    def library(self, problem: Problem) -> tuple[Gemm, ...]:
+        n = problem["n"]
+        return (Gemm(32, n, n), Gemm(32, n, n, transpose_b=True), Gemm(n, n, 32, transpose_a=True))
+
+
+def test_cublas(worker: Worker, device: Device) -> None:
+    kernel = Products()
+    times = [worker.call(LibraryJob(kernel, kernel.problem(n), CacheState.HOT, 0)) for n in (1024, 4096)]
+    assert all(isinstance(seen, Timing) for seen in times), times
+    assert 1.0 < times[0].median_us < times[1].median_us < 1000
+
+
+def test_cublas_computes_the_product_that_is_meant(worker: Worker, device: Device) -> None:
+    import cupy
+
+    from tuner.measure import _cublas
+
+    rng = cupy.random.default_rng(0)
+    for gemm in (Gemm(32, 48, 64), Gemm(32, 48, 64, transpose_b=True), Gemm(32, 48, 64, transpose_a=True)):
+        a = rng.standard_normal((gemm.k, gemm.m) if gemm.transpose_a else (gemm.m, gemm.k), dtype=cupy.float32)
+        b = rng.standard_normal((gemm.n, gemm.k) if gemm.transpose_b else (gemm.k, gemm.n), dtype=cupy.float32)
+        a, b, c = a.astype(cupy.float16), b.astype(cupy.float16), cupy.empty((gemm.m, gemm.n), cupy.float16)
+        _cublas()(gemm, a, b, c)
+        wide_a, wide_b = a.astype(cupy.float32), b.astype(cupy.float32)
+        expected = (wide_a.T if gemm.transpose_a else wide_a) @ (wide_b.T if gemm.transpose_b else wide_b)
+        assert float(cupy.abs(c - expected).max()) < 0.05
+
+
+def test_a_binary_for_another_architecture_is_refused(worker: Worker, device: Device) -> None:
+    other = "sm_75" if device.arch != "sm_75" else "sm_90"
+    binary = compile_kernel(KERNEL, PROBLEM, Config.of(FAULT=0), other)
+    assert isinstance(binary, Binary)
+    seen = worker.call(Job(KERNEL, PROBLEM, Config.of(FAULT=0), replace(binary, arch=other), CacheState.HOT, 0))
+    assert seen.status is Status.LAUNCH, seen
+    right(worker, device)
