@@ -8,18 +8,19 @@ with Store.open() as store:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from tuner.kernel import Kernel
 from tuner.store import read, record
-from tuner.store.ladder import Rung
+from tuner.store.ladder import Rung, head_of
 from tuner.store.location import default_path, locate
-from tuner.store.lookup import Match, best, look_up
+from tuner.store.lookup import Match, Remembered, best, look_up
 from tuner.store.migrate import prepare
 from tuner.store.models import DeviceRecord, ObservationRecord
-from tuner.store.rows import BaselineRow, ContenderRow, Observation, RaceRow
+from tuner.store.rows import BaselineRow, ContenderRow, Observation, RaceRow, new_uuid, now
 from tuner.store.session import Database
 from tuner.types import CacheState, Device, Environment, Kind, Measurement, Problem, Status
 
@@ -43,6 +44,7 @@ class Store:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._remembered: list[Remembered] = []
 
     @classmethod
     def open(cls, url: str | Path | None = None) -> Store:
@@ -100,16 +102,18 @@ class Store:
         """
         if measurement.problem.kernel != kernel.name:
             raise ValueError(f"{measurement.problem.label} is not a problem of {kernel.name}")
-        source_hash, space_hash = kernel.source_hash, kernel.space(measurement.problem, device).hash
+        row = Observation(
+            uuid=new_uuid(),
+            measurement=measurement,
+            device=device,
+            environment=environment,
+            source_hash=kernel.source_hash,
+            space_hash=kernel.space(measurement.problem, device).hash,
+            created_at=now(),
+        )
         with self._database.writing() as session:
-            return record.add_observation(
-                session,
-                measurement,
-                device=device,
-                environment=environment,
-                source_hash=source_hash,
-                space_hash=space_hash,
-            )
+            record.add_observation(session, row)
+        return row.uuid
 
     def observations(
         self,
@@ -142,7 +146,7 @@ class Store:
             ValueError: `problem` is another kernel's, or its search space is empty.
         """
         with self._database.reading() as session:
-            return look_up(session, kernel, problem, device)
+            return look_up(session, kernel, problem, device, self._remembered)
 
     def best(
         self, problem: Problem, device: Device, source_hash: str, kind: Kind = Kind.MEASURED
@@ -164,25 +168,30 @@ class Store:
 
         Lookups do not serve the configuration again for that problem, device and source, unless it is measured anew.
         With `match`, the failure is booked where the configuration was tried (the problem and device of the lookup)
-        and not where it was observed: what another device measured stays true there.
+        and not where it was observed: what another device measured stays true there. A read-only store remembers the
+        failure until it is closed.
 
         Raises:
             ValueError: no such row, or `status` is ok.
         """
-        with self._database.writing() as session:
+        with self._database.reading() as session:
             found = read.observations(session, ObservationRecord.uuid == observation_uuid)
-            if not found:
-                raise ValueError(f"the store has no observation {observation_uuid}")
-            return record.add_quarantine(
-                session,
-                found[0],
-                status=status,
-                message=message,
-                problem=match.problem if match else found[0].measurement.problem,
-                device=match.device if match else found[0].device,
-                environment=environment,
-                space_hash=match.space_hash if match else found[0].space_hash,
-            )
+        if not found:
+            raise ValueError(f"the store has no observation {observation_uuid}")
+        row = record.quarantined(
+            replace(found[0], environment=environment),
+            status,
+            message,
+            problem=match.problem if match else found[0].measurement.problem,
+            device=match.device if match else found[0].device,
+            space_hash=match.space_hash if match else found[0].space_hash,
+        )
+        if self.read_only:
+            self._remembered.append(Remembered(head_of(row), row.source_hash))
+        else:
+            with self._database.writing() as session:
+                record.add_observation(session, row)
+        return row.uuid
 
     def record_baseline(
         self,

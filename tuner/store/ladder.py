@@ -26,6 +26,7 @@ from functools import cache
 from typing import Any
 
 from tuner.space import Space
+from tuner.store.rows import Observation
 from tuner.types import Config, Device, Kind, Problem, Status
 
 
@@ -62,6 +63,25 @@ class Head:
         return self.status is Status.OK and self.median_us is not None
 
 
+def head_of(observation: Observation) -> Head:
+    """`observation` as the latest row of its configuration, problem and device."""
+    measurement, device = observation.measurement, observation.device
+    return Head(
+        uuid=observation.uuid,
+        problem=measurement.problem,
+        config=measurement.config,
+        status=measurement.status,
+        message=measurement.message,
+        kind=measurement.kind,
+        median_us=measurement.median_us,
+        device_key=device.key,
+        device_name=device.name,
+        arch=device.arch,
+        sm_count=device.sm_count,
+        is_latest=True,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """All that counts of one configuration, for one problem and device."""
@@ -93,7 +113,7 @@ class Candidate:
 
 
 def candidates(heads: Iterable[Head]) -> list[Candidate]:
-    """Heads of both kinds brought together per configuration, problem and device."""
+    """Heads brought together per configuration, problem and device; of two of one kind the last counts."""
     groups: dict[tuple[str, Problem, Config], dict[Kind, Head]] = defaultdict(dict)
     for head in heads:
         groups[head.device_key, head.problem, head.config][head.kind] = head

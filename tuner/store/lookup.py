@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from tuner.kernel import Kernel
-from tuner.store.ladder import Candidate, Head, Rung, candidates, climb, default
+from tuner.store.ladder import Head, Rung, candidates, climb, default
 from tuner.store.models import DeviceRecord, ObservationRecord
 from tuner.store.read import observations, problem_of
 from tuner.store.reasons import Fact, reasons
@@ -40,7 +42,17 @@ class Match:
         return row.measurement.median_us
 
 
-def look_up(session: Session, kernel: Kernel, problem: Problem, device: Device) -> Match:
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """A failure that a read-only store cannot keep: it holds for as long as the store is open."""
+
+    head: Head
+    source_hash: str
+
+
+def look_up(
+    session: Session, kernel: Kernel, problem: Problem, device: Device, remembered: Sequence[Remembered] = ()
+) -> Match:
     """The best known configuration of `kernel` for `problem` on `device`.
 
     Raises:
@@ -50,9 +62,16 @@ def look_up(session: Session, kernel: Kernel, problem: Problem, device: Device) 
         raise ValueError(f"{problem.label} is not a problem of {kernel.name}")
     source_hash = kernel.source_hash
     space = kernel.space(problem, device)
-    result = climb(pool(session, kernel.name, source_hash), problem, device, space)
+    failures = [
+        item.head for item in remembered if item.source_hash == source_hash and item.head.problem.kernel == kernel.name
+    ]
+    # The usual hit needs few rows; only where it fails are all rows of the kernel read.
+    exact = heads(session, kernel.name, source_hash, problem=problem, device=device)
+    result = climb(candidates([*exact, *failures]), problem, device, space)
     why: tuple[tuple[Rung, str], ...] = ()
     if result.rung is not Rung.EXACT:
+        everything = heads(session, kernel.name, source_hash)
+        result = climb(candidates([*everything, *failures]), problem, device, space)
         why = reasons(kernel, problem, device, source_hash, facts(session, kernel.name), result)
     observation = None
     if result.head is not None:
@@ -77,24 +96,24 @@ def best(
     A later row of the same configuration replaces an earlier one, and a configuration whose latest row is a failure
     does not count.
     """
-    heads = (
+    usable = (
         head
-        for candidate in pool(session, problem.kernel, source_hash, problem=problem, device=device)
+        for candidate in candidates(heads(session, problem.kernel, source_hash, problem=problem, device=device))
         if (head := candidate.usable(kind))
     )
-    head = min(heads, key=lambda head: (head.median_us, head.config.key), default=None)
+    head = min(usable, key=lambda head: (head.median_us, head.config.key), default=None)
     return observations(session, ObservationRecord.uuid == head.uuid)[0] if head else None
 
 
-def pool(
+def heads(
     session: Session,
     kernel: str,
     source_hash: str,
     *,
     problem: Problem | None = None,
     device: Device | None = None,
-) -> list[Candidate]:
-    """The latest rows of every configuration of `kernel` with this source."""
+) -> list[Head]:
+    """The latest row of each kind for every configuration, problem and device of `kernel` with this source."""
     row = ObservationRecord
     place = (DeviceRecord.key, row.problem_key, row.config_key)
     latest_first = (row.created_at.desc(), row.id.desc())
@@ -102,9 +121,7 @@ def pool(
         select(
             row.uuid,
             row.problem_key,
-            row.dims,
-            row.options,
-            row.config,
+            row.config_key,
             row.status,
             row.message,
             row.kind,
@@ -124,55 +141,50 @@ def pool(
     if device is not None:
         query = query.where(DeviceRecord.key == device.key)
     newest = query.subquery()
-    problems: dict[str, Problem] = {}
-    heads = []
-    for found in session.execute(select(newest).where(newest.c.age_in_kind == 1)):
-        if found.problem_key not in problems:
-            problems[found.problem_key] = problem_of(kernel, found.dims, found.options)
-        heads.append(
+    problems = {problem.key: problem} if problem else _problems(session, kernel)
+    configs: dict[str, Config] = {}
+    found = []
+    for item in session.execute(select(newest).where(newest.c.age_in_kind == 1)):
+        if item.config_key not in configs:
+            configs[item.config_key] = Config.of(json.loads(item.config_key))
+        found.append(
             Head(
-                uuid=found.uuid,
-                problem=problems[found.problem_key],
-                config=Config.of(found.config),
-                status=Status(found.status),
-                message=found.message,
-                kind=Kind(found.kind),
-                median_us=found.median_us,
-                device_key=found.key,
-                device_name=found.name,
-                arch=found.arch,
-                sm_count=found.sm_count,
-                is_latest=found.age == 1,
+                uuid=item.uuid,
+                problem=problems[item.problem_key],
+                config=configs[item.config_key],
+                status=Status(item.status),
+                message=item.message,
+                kind=Kind(item.kind),
+                median_us=item.median_us,
+                device_key=item.key,
+                device_name=item.name,
+                arch=item.arch,
+                sm_count=item.sm_count,
+                is_latest=item.age == 1,
             )
         )
-    return candidates(heads)
+    return found
 
 
 def facts(session: Session, kernel: str) -> list[Fact]:
     """What the store has of `kernel`, from any source, device and problem."""
     row = ObservationRecord
-    found = session.execute(
-        select(
-            row.problem_key,
-            func.min(row.id),
-            DeviceRecord.key,
-            DeviceRecord.name,
-            DeviceRecord.arch,
-            row.source_hash,
-            row.kind,
-        )
+    problems = _problems(session, kernel)
+    query = (
+        select(row.problem_key, DeviceRecord.key, DeviceRecord.name, DeviceRecord.arch, row.source_hash, row.kind)
+        .distinct()
         .join(DeviceRecord, DeviceRecord.id == row.device_id)
         .where(row.kernel == kernel)
-        .group_by(row.problem_key, DeviceRecord.key, DeviceRecord.name, DeviceRecord.arch, row.source_hash, row.kind)
-    ).all()
-    firsts = {key: first for key, first, *_ in found}
-    problems = {
-        key: problem_of(kernel, dims, options)
-        for key, dims, options in session.execute(
-            select(row.problem_key, row.dims, row.options).where(row.id.in_(firsts.values()))
-        )
-    }
+    )
     return [
-        Fact(problems[key], device_key, name, arch, source, Kind(kind))
-        for key, _, device_key, name, arch, source, kind in found
+        Fact(problems[problem_key], device_key, name, arch, source, Kind(kind))
+        for problem_key, device_key, name, arch, source, kind in session.execute(query)
     ]
+
+
+def _problems(session: Session, kernel: str) -> dict[str, Problem]:
+    """The problems that the store has rows for, by key, their sizes in the order in which they were first recorded."""
+    row = ObservationRecord
+    first = select(func.min(row.id)).where(row.kernel == kernel).group_by(row.problem_key)
+    query = select(row.problem_key, row.dims, row.options).where(row.id.in_(first))
+    return {key: problem_of(kernel, dims, options) for key, dims, options in session.execute(query)}

@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
@@ -21,35 +21,26 @@ from tuner.store.models import (
     RaceRecord,
 )
 from tuner.store.rows import Observation, RaceRow, median_and_spread, new_uuid, now
-from tuner.types import CacheState, Device, Environment, Measurement, Problem, Status, canonical_json
+from tuner.types import CacheState, Device, Environment, Problem, Status, canonical_json
 
 
-def add_observation(
-    session: Session,
-    measurement: Measurement,
-    *,
-    device: Device,
-    environment: Environment,
-    source_hash: str,
-    space_hash: str,
-    created_at: datetime | None = None,
-) -> str:
-    """Append `measurement`; the row's UUID.
+def add_observation(session: Session, observation: Observation) -> None:
+    """Append `observation`.
 
     Raises:
         ValueError: an ok row without a positive, finite time.
     """
+    measurement = observation.measurement
     if measurement.ok and not _is_time(measurement.median_us):
         raise ValueError(f"an ok measurement needs a positive time in us, not {measurement.median_us}")
-    uuid = new_uuid()
     session.add(
         ObservationRecord(
-            uuid=uuid,
-            device_id=device_id(session, device),
-            environment_id=environment_id(session, environment),
+            uuid=observation.uuid,
+            device_id=device_id(session, observation.device),
+            environment_id=environment_id(session, observation.environment),
             kernel=measurement.problem.kernel,
-            source_hash=source_hash,
-            space_hash=space_hash,
+            source_hash=observation.source_hash,
+            space_hash=observation.space_hash,
             problem_key=measurement.problem.key,
             dims=[list(dim) for dim in measurement.problem.dims],
             options=dict(measurement.problem.options),
@@ -71,49 +62,37 @@ def add_observation(
             compile_s=measurement.compile_s,
             verified_by=measurement.verified_by,
             extra=dict(measurement.extra),
-            created_at=created_at or now(),
+            created_at=observation.created_at,
         )
     )
-    session.flush()
-    return uuid
 
 
-def add_quarantine(
-    session: Session,
-    observation: Observation,
-    *,
-    status: Status,
-    message: str,
-    problem: Problem,
-    device: Device,
-    environment: Environment,
-    space_hash: str,
-) -> str:
-    """Append the failure of `observation`'s configuration at `problem` on `device`; the new row's UUID.
+def quarantined(
+    observation: Observation, status: Status, message: str, *, problem: Problem, device: Device, space_hash: str
+) -> Observation:
+    """The row that says that the configuration of `observation` failed for `problem` on `device`; not yet stored.
 
     Raises:
         ValueError: `status` is ok.
     """
     if status is Status.OK:
         raise ValueError("a configuration is quarantined with the status of its failure, not ok")
-    failed = replace(
-        observation.measurement,
-        problem=problem,
-        status=status,
-        message=message,
-        samples_us=(),
-        median_us=None,
-        spread=None,
-        error=None,
-        compile_s=None,
-        extra={"quarantined": observation.uuid},
-    )
-    return add_observation(
-        session,
-        failed,
+    return replace(
+        observation,
+        uuid=new_uuid(),
+        measurement=replace(
+            observation.measurement,
+            problem=problem,
+            status=status,
+            message=message,
+            samples_us=(),
+            median_us=None,
+            spread=None,
+            error=None,
+            compile_s=None,
+            extra={"quarantined": observation.uuid},
+        ),
         device=device,
-        environment=environment,
-        source_hash=observation.source_hash,
         space_hash=space_hash,
         # The latest row decides, so this one is later even where the clock was set back meanwhile.
         created_at=max(now(), observation.created_at + timedelta(microseconds=1)),

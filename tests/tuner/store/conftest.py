@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -146,7 +147,16 @@ def file(tmp_path: Path) -> Path:
     return folder / "tuning.db"
 
 
+@pytest.fixture(scope="session")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store without rows, made once: the migrations take longer than most tests."""
+    file = tmp_path_factory.mktemp("empty") / "tuning.db"
+    Store.open(file).close()
+    return file
+
+
 @pytest.fixture
-def bench(file: Path, kernel: Product) -> Iterator[Bench]:
+def bench(file: Path, empty: Path, kernel: Product) -> Iterator[Bench]:
+    shutil.copyfile(empty, file)
     with Store.open(file) as store:
         yield Bench(store, kernel)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.tuner.store.conftest import DEVICES, Bench, Product, config, failed, measured
@@ -17,6 +18,9 @@ from tuner.store.ladder import Candidate, Climb, Head, candidates, climb, compar
 from tuner.types import Config, Device, Kind, Problem, Status
 
 KERNEL = Product(Path(__file__))
+
+law = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""A busy machine may take its time; only what is asserted counts."""
 
 sizes = st.sampled_from([1, 10, 16, 32, 33, 64, 128, 300, 784, 1024])
 problems = st.builds(
@@ -76,6 +80,7 @@ def servable(pool: list[Candidate], space: Space, result: Climb, problem: Proble
     ]
 
 
+@law
 @given(heads(few_problems), few_problems, devices)
 def test_a_prediction_never_beats_a_measurement(rows: list[Head], problem: Problem, device: Device) -> None:
     result, space, pool = run(rows, problem, device)
@@ -86,6 +91,7 @@ def test_a_prediction_never_beats_a_measurement(rows: list[Head], problem: Probl
         assert result.head.arch == device.arch
 
 
+@law
 @given(heads(few_problems), few_problems, devices)
 def test_the_first_rung_that_can_hold_does(rows: list[Head], problem: Problem, device: Device) -> None:
     result, space, pool = run(rows, problem, device)
@@ -110,6 +116,7 @@ def test_the_first_rung_that_can_hold_does(rows: list[Head], problem: Problem, d
     assert (result.head is None) == (expected is Rung.DEFAULT)
 
 
+@law
 @given(heads(few_problems), few_problems, devices)
 def test_what_is_served_is_valid_and_not_known_to_fail(rows: list[Head], problem: Problem, device: Device) -> None:
     result, space, _ = run(rows, problem, device)
@@ -119,6 +126,7 @@ def test_what_is_served_is_valid_and_not_known_to_fail(rows: list[Head], problem
         assert served not in result.forbidden
 
 
+@law
 @given(heads(few_problems), few_problems, devices, st.randoms(use_true_random=False))
 def test_the_order_of_the_rows_does_not_matter(rows: list[Head], problem: Problem, device: Device, random) -> None:
     result, _, _ = run(rows, problem, device)
@@ -127,6 +135,7 @@ def test_the_order_of_the_rows_does_not_matter(rows: list[Head], problem: Proble
     assert (again.rung, again.head, again.forbidden) == (result.rung, result.head, result.forbidden)
 
 
+@law
 @given(heads(few_problems), few_problems, devices)
 def test_a_row_of_other_options_changes_nothing(rows: list[Head], problem: Problem, device: Device) -> None:
     result, _, _ = run(rows, problem, device)
@@ -134,6 +143,7 @@ def test_a_row_of_other_options_changes_nothing(rows: list[Head], problem: Probl
     assert (alone.rung, alone.head) == (result.rung, result.head)
 
 
+@law
 @given(st.data())
 def test_distance_is_a_metric(data: st.DataObject) -> None:
     options = data.draw(st.sampled_from(["relu", "none"]))
@@ -143,12 +153,14 @@ def test_distance_is_a_metric(data: st.DataObject) -> None:
     assert distance(a, c) <= distance(a, b) + distance(b, c) + 1e-9
 
 
+@law
 @given(st.tuples(sizes, sizes, sizes), st.integers(0, 2), st.integers(1, 6))
 def test_scaling_one_dimension_by_two_to_the_n_is_n_away(dims: tuple[int, int, int], which: int, steps: int) -> None:
     scaled = tuple(size << steps if index == which else size for index, size in enumerate(dims))
     assert distance(KERNEL.problem(*dims), KERNEL.problem(*scaled)) == pytest.approx(steps)
 
 
+@law
 @given(problems, problems)
 def test_problems_of_other_options_have_no_distance(a: Problem, b: Problem) -> None:
     if a.options != b.options:
@@ -170,6 +182,7 @@ def test_the_order_in_which_sizes_are_named_does_not_matter() -> None:
     assert distance(one, other) == 0
 
 
+@law
 @given(st.sets(st.integers(0, 7), max_size=8))
 def test_the_default_moves_as_little_as_it_must(failing: set[int]) -> None:
     space = Space((Param("A", (0, 1), 1), Param("B", (0, 1), 0), Param("C", (0, 1), 1)))
@@ -187,6 +200,7 @@ def test_the_default_moves_as_little_as_it_must(failing: set[int]) -> None:
     assert moved(chosen) == min(moved(setting) for setting in every if setting not in forbidden)
 
 
+Action = tuple[str, int, Device, Config, float]
 actions = st.lists(
     st.tuples(
         st.sampled_from(["ok", "ok", "predicted", "failed", "edit"]),
@@ -199,14 +213,19 @@ actions = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(law, max_examples=40)
 @given(actions, devices)
 def test_a_store_never_serves_another_source_and_always_says_why(
-    tmp_path_factory: pytest.TempPathFactory, history: list[tuple[str, int, Device, Config, float]], device: Device
+    empty: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    history: list[tuple[str, int, Device, Config, float]],
+    device: Device,
 ) -> None:
-    source = tmp_path_factory.mktemp("kernel") / "product.cu"
+    folder = tmp_path_factory.mktemp("kernel")
+    shutil.copyfile(empty, folder / "tuning.db")
+    source = folder / "product.cu"
     source.write_text("0")
-    with Store.open(":memory:") as store:
+    with Store.open(folder / "tuning.db") as store:
         bench = Bench(store, Product(source))
         for number, (action, outputs, at, setting, time_us) in enumerate(history):
             problem = bench.problem(outputs=outputs)

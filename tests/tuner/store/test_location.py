@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 import sys
 from contextlib import closing
@@ -12,7 +13,7 @@ import pytest
 
 from tests.tuner.store.conftest import ENVIRONMENT, ROOT, T4, Bench, Product, config, measured
 from tuner.errors import UserError
-from tuner.store import Store, default_path, location
+from tuner.store import Rung, Store, default_path, location
 from tuner.types import Status
 
 
@@ -26,8 +27,9 @@ def sentence(url: str | Path) -> str:
 
 
 @pytest.fixture
-def filled(file: Path, kernel: Product) -> Path:
+def filled(file: Path, empty: Path, kernel: Product) -> Path:
     """A store with one row, closed."""
+    shutil.copyfile(empty, file)
     with Store.open(file) as store:
         Bench(store, kernel).record(measured(kernel.problem(32, 784, 128), config(), 5.0))
     return file
@@ -184,8 +186,19 @@ class TestReadOnly:
             with pytest.raises(UserError) as caught:
                 Bench(store, kernel).record(measured(kernel.problem(32, 784, 128), config(), 4.0))
             assert str(caught.value) == expected
-            with pytest.raises(UserError, match="read-only"):
-                store.quarantine(store.observations()[0].uuid, Status.WRONG, "", ENVIRONMENT)
+
+    def test_a_failure_is_remembered_while_it_is_open(self, name: str, kernel: Product) -> None:
+        problem = kernel.problem(32, 784, 128)
+        for _ in range(2):
+            with Store.open(name) as store:
+                match = Bench(store, kernel).lookup(problem)
+                assert match.observation is not None
+                store.quarantine(match.observation.uuid, Status.WRONG, "", ENVIRONMENT, match=match)
+                again = Bench(store, kernel).lookup(problem)
+                assert again.rung is Rung.DEFAULT
+                reason = "config: BLOCK_N=64 STAGES=2 (32x784x128): its latest row is wrong"
+                assert again.reasons[0] == (Rung.EXACT, reason)
+                assert len(store.observations()) == 1
 
     def test_a_file_that_was_left_in_wal_mode_can_still_be_read(
         self, filled: Path, kernel: Product, monkeypatch: pytest.MonkeyPatch
