@@ -1,0 +1,91 @@
+"""Contenders for tests of the race: at module level, so that another process can make them."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.contenders import Eager, Task, Weights
+
+
+class Fake:
+    """Takes `us` microseconds for a step by its own account and copies PyTorch's fp32 losses from `curve`."""
+
+    name: ClassVar[str] = "fake"
+    description: ClassVar[str] = "for tests"
+    us: ClassVar[float] = 10.0
+
+    def prepare(self, task: Task) -> None:
+        self.task = task
+        self.timed_samples = 0
+        print("prepared")
+
+    def run(self, first_step: int, steps: int) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        pass
+
+    def timed(self, first_step: int, steps: int) -> float:
+        self.timed_samples += 1
+        return self.us * steps * 1e-6 * (1 + 0.01 * self.timed_samples)
+
+    def losses(self, first_step: int, steps: int) -> NDArray[np.float32]:
+        return np.ones(steps, np.float32)
+
+    def weights(self) -> Weights:
+        return self.task.weights
+
+    @property
+    def peak_bytes(self) -> int | None:
+        return 3 << 20
+
+    @property
+    def notes(self) -> str:
+        return "a fake"
+
+    def close(self) -> None:
+        pass
+
+
+class Slow(Fake):
+    us: ClassVar[float] = 40.0
+
+
+class Refuses(Fake):
+    def prepare(self, task: Task) -> None:
+        raise RuntimeError("no kernel image is available\nand a long story about it")
+
+
+class RefusesLater(Fake):
+    def timed(self, first_step: int, steps: int) -> float:
+        if first_step > 40:
+            raise MemoryError
+        return super().timed(first_step, steps)
+
+
+class Dies(Fake):
+    def prepare(self, task: Task) -> None:
+        print("Segmentation fault, all is lost", file=sys.stderr, flush=True)
+        os._exit(11)
+
+
+class Hangs(Fake):
+    def prepare(self, task: Task) -> None:
+        time.sleep(60)
+
+
+class WrongRate(Eager):
+    """PyTorch's step, but with twice the learning rate."""
+
+    name: ClassVar[str] = "wrong_rate"
+
+    def _build(self) -> None:
+        super()._build()
+        for group in self.optimizer.param_groups:
+            group["lr"] *= 2

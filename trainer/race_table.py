@@ -1,0 +1,76 @@
+"""A race for people: the table, and the one sentence that counts. Both are made from the stored row."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from tuner.store import ContenderRow, RaceRow
+from tuner.store.rows import OURS
+
+
+def ratios(row: RaceRow, name: str) -> tuple[float, ...]:
+    """For each repeat the time of `name` over ours: above 1 we are faster. Empty where one of the two has no time."""
+    ours, theirs = row.ours, row.contender(name)
+    if ours is None or theirs is None or ours.us_per_step is None or theirs.us_per_step is None:
+        return ()
+    return tuple(their / our for our, their in zip(ours.samples, theirs.samples, strict=True))
+
+
+def headline(row: RaceRow) -> str:
+    """How we compare with the strongest PyTorch step, in one sentence; why not, where there is no comparison."""
+    ours = row.ours
+    if ours is None or ours.us_per_step is None:
+        return f"Our own step has no time, so there is no comparison ({(ours and ours.error) or 'it did not run'})."
+    theirs = row.contender(row.strongest)
+    pairs = ratios(row, row.strongest)
+    if theirs is None or theirs.us_per_step is None or not pairs:
+        return f"Our step takes {ours.us_per_step:.2f} us; no PyTorch contender has a time, so there is no comparison."
+    ratio = statistics.median(pairs)
+    relation = f"{ratio:.2f}x as fast as" if ratio >= 1 else f"slower ({ratio:.2f}x) than"
+    return (
+        f"784-{'-'.join([str(row.width)] * row.layers)}-10, batch {row.batch}: {ours.us_per_step:.2f} us per step, "
+        f"{relation} the strongest PyTorch ({row.strongest}, {theirs.us_per_step:.2f} us; "
+        f"median of {len(pairs)} pairs, {min(pairs):.2f} to {max(pairs):.2f})."
+    )
+
+
+def render_race(row: RaceRow, details: Mapping[str, str] | None = None) -> RenderableType:
+    """The table of all contenders, fastest first and failures last, then `details` by name, then the headline."""
+    table = Table(title=f"Race on {escape(row.device.name)}, {row.steps} steps, lr {row.lr:g}", title_justify="left")
+    table.add_column("contender", overflow="fold")
+    for column in ("us/step", "spread", "vs ours", "start s", "peak MiB", "accuracy"):
+        table.add_column(column, justify="right", no_wrap=True)
+    failed = [contender for contender in row.contenders if contender.us_per_step is None]
+    timed = [contender for contender in row.contenders if contender.us_per_step is not None]
+    for contender in sorted(timed, key=lambda contender: contender.us_per_step or 0.0):
+        style = "bold green" if contender.name == OURS else "bold" if contender.name == row.strongest else ""
+        table.add_row(*_cells(row, contender), style=style)
+    for contender in failed:
+        table.add_row(*_cells(row, contender), style="dim")
+    lines: list[RenderableType] = [table]
+    lines += [Text(f"{contender.name}: {contender.error or 'no time'}", style="red") for contender in failed]
+    lines += [Text(f"{name}: {detail}", style="dim") for name, detail in (details or {}).items() if detail]
+    return Group(*lines, Text(headline(row), style="bold"))
+
+
+def _cells(row: RaceRow, contender: ContenderRow) -> list[str]:
+    pairs = ratios(row, contender.name)
+
+    def cell(value: float | None, form: str, scale: float = 1.0) -> str:
+        return "-" if value is None else format(value * scale, form)
+
+    return [
+        escape(contender.name),
+        cell(contender.us_per_step, ".2f"),
+        cell(contender.spread, ".1f", 100) + ("%" if contender.spread is not None else ""),
+        f"{statistics.median(pairs):.2f}x" if pairs else "-",
+        cell(contender.start_s, ".1f"),
+        cell(contender.peak_bytes, ".0f", 1 / 2**20),
+        cell(contender.accuracy, ".2f", 100) + ("%" if contender.accuracy is not None else ""),
+    ]
