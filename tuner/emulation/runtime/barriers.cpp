@@ -5,20 +5,21 @@
 
 using namespace emulation;
 
-namespace {
-
-void complete_barrier(Block& block, int reduction) {
+void emulation::complete_barrier_if_all_arrived(Block& block) {
+    if (block.arrived + block.exited < block.threads) return;
     if (block.exited)
         report("exit-before-barrier", Severity::goes_on, "%d of %d threads had exited before __syncthreads at %s",
                block.exited, block.threads, position(block.barrier_file, block.barrier_line).c_str());
-    block.barrier_result = reduction == MNT_REDUCE_AND  ? block.barrier_true == block.arrived
-                           : reduction == MNT_REDUCE_OR ? block.barrier_true != 0
-                                                        : block.barrier_true;
+    block.barrier_result = block.barrier_true;
+    if (block.barrier_reduction == MNT_REDUCE_AND) block.barrier_result = block.barrier_true == block.arrived;
+    if (block.barrier_reduction == MNT_REDUCE_OR) block.barrier_result = block.barrier_true != 0;
     block.arrived = 0;
     block.barrier_true = 0;
     if (current_launch->checked) checker_block_barrier(block);
     release_all(block, State::at_barrier);
 }
+
+namespace {
 
 // All lanes must be in the same operation of the same line with the same mask.
 bool lanes_agree(const Block& block, const Fiber& fiber, unsigned lanes) {
@@ -51,8 +52,10 @@ extern "C" int mnt_emulation_barrier(int reduction, int predicate, const char* f
                block.barrier_first->rank, position(block.barrier_file, block.barrier_line).c_str(), fiber.rank,
                position(file, line).c_str());
     }
+    block.barrier_reduction = reduction;
     block.barrier_true += predicate != 0;
-    if (++block.arrived + block.exited == block.threads) complete_barrier(block, reduction);
+    block.arrived++;
+    complete_barrier_if_all_arrived(block);
     wait_until_ready(fiber);
     return block.barrier_result;
 }

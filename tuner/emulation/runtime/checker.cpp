@@ -5,9 +5,9 @@
 //   - the launch's start or the last grid barrier;
 //   - the last __syncthreads of its block, for a thread of the same block;
 //   - the last __syncwarp, for a thread of the same warp;
-//   - what its block has published and the running thread has acquired, for a thread of another block: a __threadfence
-//     followed by an atomic (or a volatile or cache-global store) publishes; an atomic (or such a load) of the same
-//     address acquires, and the next __syncthreads hands that to the whole block.
+//   - what its thread has published and the running one has acquired: a __threadfence followed by an atomic (or a
+//     volatile or cache-global store) publishes; an atomic (or such a load) of the same address acquires, and the next
+//     __syncthreads hands that to the whole block.
 // Random schedules alone do not find all races; this finds every one between accesses that the launch makes.
 #include "checker.h"
 
@@ -52,9 +52,9 @@ bool view_covers(const View& view, uint32_t time, uint32_t block, unsigned threa
 bool happened_before(const Fiber& fiber, uint32_t time, uint32_t block, unsigned thread) {
     if (time < ordered_before) return true;
     const Block& own = *fiber.owner();
-    if (block != own.id) return view_covers(fiber.acquired, time, block, thread) || view_covers(own.view, time, block, thread);
-    if (time < own.last_barrier) return true;
-    return thread / 32 == fiber.warp && time < own.warps[fiber.warp].last_sync;
+    if (block == own.id && time < own.last_barrier) return true;
+    if (block == own.id && thread / 32 == fiber.warp && time < own.warps[fiber.warp].last_sync) return true;
+    return view_covers(fiber.acquired, time, block, thread) || view_covers(own.view, time, block, thread);
 }
 
 // The memory that an access goes to.
@@ -302,15 +302,15 @@ extern "C" void mnt_emulation_atomic_access(const void* pointer, int bytes, bool
     checker_access(pointer, static_cast<size_t>(bytes), write ? Access::write : Access::read, Atomic, file, line);
 }
 
-// A load or store that goes to the L2 or is volatile: as an atomic where the address is used to publish, else plain.
+// A load or store that goes to the L2 or is volatile. Two of them do not race (that is how blocks hand over words that
+// carry their own flag), but one of them and a plain access do.
 static void visible_access(const void* pointer, int bytes, bool write, const char* file, int line, uintptr_t pc) {
+    if (!this_worker || !this_worker->current) return;
     Fiber& fiber = *this_fiber();
     const auto address = reinterpret_cast<uintptr_t>(pointer);
     if (write) publish(fiber, address);
     else acquire(fiber, address);
-    const bool publishes = published.count(address) != 0;
-    checker_access(pointer, static_cast<size_t>(bytes), write ? Access::write : Access::read, publishes ? Atomic : Plain,
-                   file, line, pc);
+    checker_access(pointer, static_cast<size_t>(bytes), write ? Access::write : Access::read, Atomic, file, line, pc);
 }
 
 extern "C" void mnt_emulation_cached_access(const void* pointer, int bytes, bool write, const char* file, int line) {

@@ -73,6 +73,7 @@ void fiber_body() {
     fiber.state = State::done;
     block.exited++;
     block.warps[fiber.warp].exited |= 1u << fiber.lane;
+    if (block.arrived) complete_barrier_if_all_arrived(block);
     switch_to(fiber.context, next_ready(block));
     abort();  // an ended fiber is never continued
 }
@@ -141,13 +142,8 @@ bool map_shared_memory(Block& block, size_t bytes) {
 // Threads wait, none can run, and not all wait for the grid: nothing will ever wake them.
 void report_stuck(const Block& block) {
     const char* kind = "deadlock";
-    for (const Fiber* fiber : block.fibers) {
-        if (fiber->state == State::at_barrier) kind = "divergent-barrier";
-        if (fiber->state == State::at_collective) {
-            kind = "divergent-warp";
-            break;
-        }
-    }
+    for (const Fiber* fiber : block.fibers)
+        if (fiber->state == State::at_collective) kind = "divergent-warp";
     report(kind, Severity::ends_launch, "block %u cannot go on: %s", block.id, describe_waiting(block).c_str());
 }
 
@@ -228,6 +224,9 @@ void run_block(Block& block) {
     worker.current = nullptr;
     worker.block = nullptr;
     mnt_emulation_thread = nullptr;
+    if (current_launch->timed_out)
+        report("timeout", Severity::ends_launch, "still running after %g s; block %u: %s", current_launch->request->time_limit_s,
+               block.id, describe_waiting(block).c_str());
     if (current_launch->aborting) return;
 
     if (block.yielded.empty() && block.exited + block.at_grid_barrier < block.threads) {
@@ -261,7 +260,10 @@ std::string describe_waiting(const Block& block) {
             case State::at_collective:
                 where = std::string("wait in ") + collective_name(fiber->collective) + " " + position(fiber->file, fiber->line);
                 break;
-            default: where = "are running or spinning"; break;
+            default:
+                where = "run or spin";
+                if (fiber->file) where += ", last seen at " + position(fiber->file, fiber->line);
+                break;
         }
         groups.emplace(where, Group{0, fiber->rank}).first->second.threads++;
     }

@@ -10,6 +10,8 @@ void start_block(Block& block, uint32_t id);
 // Runs the block's fibers until none is ready: all have ended, or wait for the grid, or have yielded to other blocks.
 // Reports threads that can never go on.
 void run_block(Block& block);
+// Ends the block's __syncthreads if all threads that have not exited have arrived.
+void complete_barrier_if_all_arrived(Block& block);
 // Puts all fibers that wait in `state` back among the ready ones.
 void release_all(Block& block, State state);
 void make_ready(Block& block, Fiber& fiber);

@@ -86,7 +86,7 @@ struct Block : MntBlock {
     const char* barrier_file;
     int barrier_line;
     Fiber* barrier_first;
-    int barrier_true, barrier_result;
+    int barrier_reduction, barrier_true, barrier_result;
     // Dynamic shared memory ends at a page that cannot be touched.
     size_t shared_bytes;
     char* shared_mapping;
@@ -158,7 +158,7 @@ struct Worker {
 };
 
 constexpr size_t kStackBytes = 128 << 10;
-constexpr size_t kGuardBytes = 64 << 10;
+constexpr size_t kGuardBytes = 1 << 20;  // address space only: a stray index should not reach a neighbour
 constexpr size_t kPageBytes = 4096;
 constexpr size_t kWmmaAlignment = 32;
 constexpr uint64_t kMaxSharedBytes = 227 << 10;  // the most that any GPU offers a block
