@@ -44,7 +44,7 @@ demo: $(STAMP)
 	@mkdir -p demo
 	@set -e; \
 	width=$$($(BIN)/python -c 'from tuner.devices import current; print(128 if current() else 32)'); \
-	trials=$$(test $$width = 32 && echo 8 || echo 60); \
+	trials=$$(test $$width = 32 && echo 16 || echo 60); \
 	set -x; \
 	$(BIN)/mnist-tune search --shapes mlp --widths $$width --trials $$trials; \
 	$(BIN)/mnist-tune train --width $$width; \

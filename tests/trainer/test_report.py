@@ -169,3 +169,18 @@ def test_the_report_needs_neither_cupy_nor_torch(db: Path, tmp_path: Path) -> No
 )
 def test_numbers_keep_three_digits(value: float | None, expected: str) -> None:
     assert text.number(value) == expected
+
+
+def test_on_eighty_columns_no_figure_is_lost(db: Path) -> None:
+    out = io.StringIO()
+    run_report(str(db), html=None, as_json=False, markdown=False, console=Console(file=out, width=80))
+    shown = out.getvalue()
+    assert max(len(line) for line in shown.splitlines()) <= 80
+    assert "…" not in shown
+    for figure in ("1000x1000", "2.00", "2.0%", "50%", "2.50×", "measured", "1 compile", "1 wrong", "≈12.5", "8.00×"):
+        assert figure in shown
+
+
+@pytest.mark.parametrize(("value", "expected"), [(None, "–"), (0, "0%"), (0.2, "<1%"), (0.6, "1%"), (49.6, "50%")])
+def test_a_small_share_is_not_nothing(value: float | None, expected: str) -> None:
+    assert text.percent(value) == expected

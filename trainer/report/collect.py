@@ -32,7 +32,7 @@ def _version() -> str:
     try:
         return version("mnist-tune")
     except PackageNotFoundError:
-        return "uninstalled"
+        return "from source"
 
 
 def _device(store: Store, kernels: Mapping[str, Kernel], device: Device) -> DeviceReport:

@@ -7,6 +7,7 @@ from itertools import groupby
 
 from rich.console import Console
 from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -27,27 +28,33 @@ def show(report: Report, console: Console) -> None:
         if device.problems and not device.measured:
             console.print(f"[yellow]{text.ONLY_PREDICTED}[/yellow]")
         if device.problems:
-            console.print(_problems(device))
+            _heading("Problems", console)
+            console.print(_problems(device, console.width))
             for kernel, rows in groupby(device.problems, key=lambda row: row.kernel):
-                console.print(_configurations(kernel, list(rows)))
+                _heading(f"Best configurations of {kernel}", console)
+                _show_configurations(list(rows), console)
         if device.timed_races:
+            _heading("Races", console)
             console.print(_races(device))
             for race in device.timed_races:
                 console.print(text.headline(race), markup=False, highlight=False)
         else:
+            console.print()
             console.print(text.plain(text.no_race(device)), style="dim", markup=False, highlight=False)
         for versions in device.versions:
             span = f"{text.day(versions.first)} to {text.day(versions.last)}, {versions.rows} rows: "
             console.print(span + text.environment(versions.environment), style="dim", markup=False, highlight=False)
 
 
-def _problems(device: DeviceReport) -> Table:
-    table = _table("Problems")
-    table.add_column("problem", no_wrap=True)
-    for name in ("us", "spread", "of floor", "vs library", "trials"):
+def _problems(device: DeviceReport, width: int) -> Table:
+    wide = width >= 110
+    table = _table(gap=2 if wide else 1)
+    # On 80 columns the options wrap below the shape, and everything still fits.
+    table.add_column("problem", overflow="fold", min_width=15)
+    for name in ("us", "spread", "of\nfloor", "vs\nlibrary", "trials"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("kind", no_wrap=True)
-    table.add_column("verified by", no_wrap=True)
+    for name in ("kind", "verified\nby"):
+        table.add_column(name, no_wrap=True)
     table.add_column("failed", overflow="fold")
     for kernel, rows in groupby(device.problems, key=lambda row: row.kernel):
         table.add_row(Text(kernel, style="bold"))
@@ -61,14 +68,14 @@ def _problems(device: DeviceReport) -> Table:
                 str(row.trials),
                 Text(text.kind(row), style="" if row.kind == "measured" else "yellow"),
                 row.verified_by or text.NONE,
-                Text(text.failures(row), style="dim"),
+                Text(text.failures(row, ", " if wide else "\n"), style="dim"),
             )
     return table
 
 
-def _configurations(kernel: str, rows: Sequence[ProblemRow]) -> Table:
-    """A column per parameter: what differs between the problems can then be seen."""
-    table = _table(f"Best configurations of {kernel}")
+def _show_configurations(rows: Sequence[ProblemRow], console: Console) -> None:
+    """A column per parameter, so that what differs between the problems can be seen; or lines, where it is too wide."""
+    table = _table()
     table.add_column("problem", no_wrap=True)
     names = sorted({name for row in rows for name in row.config or {}})
     for name in names:
@@ -76,15 +83,19 @@ def _configurations(kernel: str, rows: Sequence[ProblemRow]) -> Table:
         table.add_column(name.replace("_", "_\n"), justify="right", no_wrap=True)
     for row in rows:
         table.add_row(_name(row), *(str((row.config or {}).get(name, text.NONE)) for name in names))
-    return table
+    if console.measure(table, options=console.options.update(width=1000)).maximum <= console.width:
+        console.print(table)
+        return
+    for row in rows:
+        console.print(Padding(Text.assemble(_name(row), ": ", (text.config(row), "dim")), (0, 0, 0, 2)))
 
 
 def _name(row: ProblemRow) -> Text:
-    return Text(f"  {row.shape}").append(f" {row.options}", style="dim")
+    return Text(row.shape).append(f" {row.options}" if row.options else "", style="dim")
 
 
 def _races(device: DeviceReport) -> Table:
-    table = _table("Races")
+    table = _table()
     table.add_column("width", justify="right")
     table.add_column("contender")
     for name in ("us/step", "spread", "speed-up", "start s", "accuracy"):
@@ -111,6 +122,9 @@ def _races(device: DeviceReport) -> Table:
     return table
 
 
-def _table(title: str) -> Table:
-    heading = Text(f"\n{title}", style="bold not italic")
-    return Table(title=heading, title_justify="left", pad_edge=False, box=None, header_style="dim")
+def _heading(title: str, console: Console) -> None:
+    console.print(Text(f"\n{title}", style="bold"))
+
+
+def _table(gap: int = 2) -> Table:
+    return Table(pad_edge=False, box=None, header_style="dim", padding=(0, gap, 0, 0))

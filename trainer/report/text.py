@@ -36,7 +36,10 @@ def number(value: float | None, digits: int = 3) -> str:
 
 def percent(value: float | None, decimals: int = 0) -> str:
     """`value`, which is in percent already."""
-    return NONE if value is None else f"{value:.{decimals}f}%"
+    if value is None:
+        return NONE
+    least = 10.0**-decimals
+    return f"<{least:g}%" if 0 < value < least / 2 else f"{value:.{decimals}f}%"
 
 
 def fraction(value: float | None, decimals: int = 1) -> str:
@@ -47,6 +50,13 @@ def fraction(value: float | None, decimals: int = 1) -> str:
 def ratio(value: float | None) -> str:
     """`2.31x`."""
     return NONE if value is None else f"{number(value)}×"
+
+
+def accuracy_of(row: ProblemRow) -> str:
+    """The relative error and the limit that it was held to: `2.1e-04 ≤ 7e-04`."""
+    if row.error is None or row.tolerance is None:
+        return ""
+    return "exact" if row.error == 0 else f"{row.error:.1e} ≤ {row.tolerance:.0e}"
 
 
 def seconds(value: float | None) -> str:
@@ -74,9 +84,9 @@ def config(row: ProblemRow) -> str:
     return NONE if row.config is None else " ".join(f"{name}={value}" for name, value in row.config.items())
 
 
-def failures(row: ProblemRow) -> str:
+def failures(row: ProblemRow, separator: str = ", ") -> str:
     """`3 compile, 1 wrong`."""
-    return ", ".join(f"{count} {status}" for status, count in row.failures.items()) or "none"
+    return separator.join(f"{count} {status}" for status, count in row.failures.items()) or "none"
 
 
 def kind(row: ProblemRow) -> str:
