@@ -39,11 +39,16 @@ def mistakes(app: typer.Typer, arguments: list[str]) -> list[str]:
     command: Any = typer.main.get_command(app)
     path = "mnist-tune"
     found = []
-    for word in arguments:
+    rest = iter(arguments)
+    for word in rest:
         if word.startswith("-"):
-            flag = word.partition("=")[0]
-            known = {"--help"}.union(*({*parameter.opts, *parameter.secondary_opts} for parameter in command.params))
-            found += [f"{path} has no {each}" for each in flag.split("/") if each and each not in known]
+            options = {name: each for each in command.params for name in (*each.opts, *each.secondary_opts)}
+            # `--epochs/--steps` is short for one or the other.
+            flags = [flag for flag in word.partition("=")[0].split("/") if flag]
+            found += [f"{path} has no {flag}" for flag in flags if flag not in options and flag != "--help"]
+            option = options.get(flags[0])
+            if option is not None and not option.is_flag and "=" not in word:
+                next(rest, None)
         elif hasattr(command, "commands"):
             if word not in command.commands:
                 return [*found, f"{path} has no command {word}"]
@@ -93,11 +98,17 @@ def test_commands_are_found_wherever_they_stand() -> None:
         ("go --far", ["mnist-tune go has no --far"]),
         ("go --fast=1", ["mnist-tune go has no --fast"]),
         ("go --width 3 --help", []),
+        ("go --fast/--width 3", ["mnist-tune go has no --fast"]),
+        ("--db stay go --width 3", []),
+        ("--loud go", []),
         ("--version", ["mnist-tune has no --version"]),
     ],
 )
 def test_a_command_or_flag_that_is_not_there_is_caught(line: str, expected: list[str]) -> None:
     app = typer.Typer()
+
+    @app.callback()
+    def everywhere(db: str = "", loud: bool = False) -> None: ...
 
     @app.command()
     def go(width: int = 1) -> None: ...

@@ -14,10 +14,10 @@ import pytest
 from rich.console import Console
 
 import kernels
-from tests.trainer.report_rows import GPU_HOST, H200, TOY, fill, measured
+from tests.trainer.report_rows import GPU_HOST, H200, TOY, fill, measured, race
 from trainer.report import run_report, text
 from tuner.errors import UserError
-from tuner.store import Store
+from tuner.store import ContenderRow, Store
 
 ROOT = Path(__file__).parents[2]
 
@@ -184,3 +184,11 @@ def test_on_eighty_columns_no_figure_is_lost(db: Path) -> None:
 @pytest.mark.parametrize(("value", "expected"), [(None, "–"), (0, "0%"), (0.2, "<1%"), (0.6, "1%"), (49.6, "50%")])
 def test_a_small_share_is_not_nothing(value: float | None, expected: str) -> None:
     assert text.percent(value) == expected
+
+
+def test_a_slower_step_is_called_slower(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "tuning.db") as store:
+        store.record_race(race(128, contenders=(ContenderRow("tuned", 80.0), ContenderRow("eager", 40.0))))
+    assert "Width 128: 80.0 us a step, 2.00× slower than the strongest PyTorch (eager, 40.0 us)." in run(
+        tmp_path / "tuning.db"
+    )
