@@ -26,6 +26,10 @@ Factory = Callable[[], Contender]
 """Makes a contender; picklable, so that another process can."""
 
 
+CACHES = ("MNIST_TUNE_CACHE", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "CUPY_CACHE_DIR", "CUDA_CACHE_PATH")
+"""Where compilers keep what they made, ours included."""
+
+
 class LaneError(Exception):
     """A contender failed. The message is one line."""
 
@@ -126,13 +130,15 @@ class LocalLane:
 class ProcessLane:
     """A contender in a spawned process that talks through a pipe; its output goes to a log file.
 
-    `folder` holds the task (`Task.save`); the log is written there too. `timeout_s` bounds every answer.
+    `folder` holds the task (`Task.save`); the log is written there too. `timeout_s` bounds every answer. `cold` gives
+    the process empty compiler caches of its own, so that its start is what a first user sees.
     """
 
-    def __init__(self, factory: Factory, folder: Path, timeout_s: float) -> None:
+    def __init__(self, factory: Factory, folder: Path, timeout_s: float, *, cold: bool = False) -> None:
         self._factory = factory
         self._folder = folder
         self._timeout_s = timeout_s
+        self._caches = Path(tempfile.mkdtemp(prefix="caches-", dir=folder)) if cold else None
         self._process: multiprocessing.process.BaseProcess | None = None
         self._pipe: Connection | None = None
         handle, name = tempfile.mkstemp(prefix="lane-", suffix=".log", dir=folder)
@@ -145,7 +151,7 @@ class ProcessLane:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(
-            target=_serve, args=(theirs, self._factory, self._folder, self._log), daemon=False
+            target=_serve, args=(theirs, self._factory, self._folder, self._log, self._caches), daemon=False
         )
         self._process.start()
         theirs.close()
@@ -195,8 +201,10 @@ class ProcessLane:
         return f": {lines[-1][:300]}" if lines else ""
 
 
-def _serve(pipe: Connection, factory: Factory, folder: Path, log: Path) -> None:
+def _serve(pipe: Connection, factory: Factory, folder: Path, log: Path, caches: Path | None) -> None:
     """The process of a ProcessLane: answer until the pipe ends."""
+    if caches is not None:
+        os.environ |= {name: str(caches / name) for name in CACHES}
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the race's to handle; it closes the pipe
     output = os.open(log, os.O_WRONLY | os.O_APPEND)
     os.dup2(output, 1)  # compilers write whole tables there

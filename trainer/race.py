@@ -151,13 +151,16 @@ def race(
     *,
     schedule: Schedule | None = None,
     isolated: bool = True,
+    cold_caches: bool = False,
     timeout_s: float = 900.0,
     console: Console | None = None,
 ) -> Race:
     """Race `ours` (named "tuned") against `contenders` by name.
 
     `isolated` gives each contender a process of its own (factories must be picklable then), which has `timeout_s` for
-    every answer, compilation included. A contender that fails keeps its error, and the race goes on. Progress is shown
+    every answer, compilation included; `cold_caches` also gives each one empty compiler caches, so that the times to
+    start are those of a first run (otherwise the user's caches serve, and later contenders profit from earlier ones).
+    A contender that fails keeps its error, and the race goes on. Progress is shown
     on `console`, where there is one.
 
     Raises:
@@ -170,7 +173,7 @@ def race(
         )
     with ExitStack() as stack:
         tell = stack.enter_context(_progress(console))
-        make_lane = stack.enter_context(_lanes(task, isolated, timeout_s))
+        make_lane = stack.enter_context(_lanes(task, isolated, timeout_s, cold_caches))
         runners = [_Runner(name, make_lane(factory)) for name, factory in {OURS: ours, **contenders}.items()]
         for runner in runners:
             stack.callback(runner.close)
@@ -261,10 +264,10 @@ def _progress(console: Console | None) -> Iterator[_Tell]:
 
 
 @contextmanager
-def _lanes(task: Task, isolated: bool, timeout_s: float) -> Iterator[_MakeLane]:
+def _lanes(task: Task, isolated: bool, timeout_s: float, cold: bool) -> Iterator[_MakeLane]:
     if not isolated:
         yield lambda factory: LocalLane(factory, task)
         return
     with tempfile.TemporaryDirectory(prefix="mnist-tune-race-") as folder:
         task.save(Path(folder))
-        yield lambda factory: ProcessLane(factory, Path(folder), timeout_s)
+        yield lambda factory: ProcessLane(factory, Path(folder), timeout_s, cold=cold)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.contenders import Eager, Task, Weights
+from trainer.lanes import CACHES
 
 
 class Fake:
@@ -78,6 +79,12 @@ class Dies(Fake):
 class Hangs(Fake):
     def prepare(self, task: Task) -> None:
         time.sleep(60)
+
+
+class TellsItsCaches(Fake):
+    @property
+    def notes(self) -> str:
+        return " ".join(os.environ.get(name, "-") for name in CACHES)
 
 
 class WrongRate(Eager):

@@ -135,6 +135,23 @@ def test_what_is_compiled_is_one_graph_and_never_compiled_again(task, contender,
     assert verdict.agrees, str(verdict)
 
 
+@pytest.mark.parametrize("contender", PYTORCH.values())
+def test_a_warm_up_that_diverges_leaves_nothing_behind(task, curves, contender, monkeypatch):
+    def warm_up_badly(self: TorchContender, body):
+        for _, b in self._parameters():
+            with torch.no_grad():
+                b.fill_(float("nan"))
+        body()
+        return body
+
+    monkeypatch.setattr(TorchContender, "_captured", warm_up_badly)
+    runner = contender()
+    runner.prepare(task)
+    runner.run(0, 20)
+    assert np.isfinite(runner.losses(0, 20)).all()
+    assert curves_agree(runner.losses(0, 20), *curves).agrees
+
+
 def test_odd_sizes(task):
     # 33 and 7: no multiple of any tile; the batch is not a power of two.
     odd = replace(task, weights=fresh_weights(Network(width=33), seed=1), order=task.order[:20, :7], steps_per_call=5)

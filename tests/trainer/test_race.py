@@ -11,11 +11,11 @@ import pytest
 import torch
 from rich.console import Console
 
-from tests.trainer.fakes import Dies, Fake, Hangs, Refuses, RefusesLater, Slow, WrongRate
+from tests.trainer.fakes import Dies, Fake, Hangs, Refuses, RefusesLater, Slow, TellsItsCaches, WrongRate
 from trainer import race as race_module
 from trainer.contenders import PYTORCH, Eager, Reference, Task
 from trainer.data import SAMPLE, load, permutations, scaled
-from trainer.lanes import LaneError, LocalLane, ProcessLane
+from trainer.lanes import CACHES, LaneError, LocalLane, ProcessLane
 from trainer.mlp import Network, fresh_weights
 from trainer.race import Race, Schedule, race, thinned
 from trainer.race_table import headline, ratios, render_race
@@ -224,6 +224,18 @@ def test_a_process_that_hangs_is_killed(task, tmp_path):
         lane.start()
     lane.close()
     lane.close()
+
+
+def test_cold_caches_are_empty_folders_of_its_own(task, tmp_path):
+    task.save(tmp_path)
+    told = []
+    for _ in range(2):
+        lane = ProcessLane(TellsItsCaches, tmp_path, timeout_s=60.0, cold=True)
+        lane.start()
+        told += lane.finish().notes.split()
+        lane.close()
+    assert len(set(told)) == 2 * len(CACHES)
+    assert all(path.startswith(str(tmp_path)) for path in told)
 
 
 def test_a_lane_that_has_not_started(task, tmp_path):

@@ -45,10 +45,9 @@ class Ones(WrittenOut):
             no_bias = torch.zeros(outputs, device=self.device)
             self.layers.append(Layer(W, no_bias, W.half(), no_bias.half()))
 
-    def _restore(self) -> None:
+    def _fill(self) -> None:
         for layer, (W0, _), width in zip(self.layers, self.task.weights, self.widths, strict=False):
             layer.W[W0.shape[0], width] = 1
-        super()._restore()
 
     def _parameters(self) -> list[tuple[Any, Any]]:
         sizes = [W.shape for W, _ in self.task.weights]

@@ -63,10 +63,17 @@ class WrittenOut(TorchContender):
             self.layers.append(Layer(W, b, W.half(), b.half()))
 
     def _restore(self) -> None:
+        for layer in self.layers:  # the padding too: a warm-up that diverged leaves NaN there
+            layer.W.zero_()
+            layer.b.zero_()
+        self._fill()
         super()._restore()
         for layer in self.layers:
             layer.W16.copy_(layer.W)
             layer.b16.copy_(layer.b)
+
+    def _fill(self) -> None:
+        """Set what is constant in the state beside the parameters and zeros."""
 
     def _parameters(self) -> list[tuple[Any, Any]]:
         pairs = [(layer.W, layer.b) for layer in self.layers]
