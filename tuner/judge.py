@@ -11,7 +11,7 @@ from typing import Any
 from tuner.backends import Runner
 from tuner.backends.cuda import CudaRunner
 from tuner.devices import device_index, environment, resolve
-from tuner.kernel import Kernel
+from tuner.kernel import Array, Kernel
 from tuner.measure import Timing, time_kernel, time_library, unbelievable
 from tuner.types import (
     Binary,
@@ -25,12 +25,26 @@ from tuner.types import (
     Problem,
     Status,
 )
-from tuner.verify import Verdict, verify
+from tuner.verify import Verdict, compare, verify
 
 
 @dataclass(frozen=True, slots=True)
 class Describe:
     """Asks for the device (None without a GPU) and the environment."""
+
+
+@dataclass(frozen=True, slots=True)
+class WarmUp:
+    """Asks to do once all that surrounds a candidate's launch; the answer is None.
+
+    CuPy compiles the kernels that make inputs and references at their first use, which may take longer than a candidate
+    is allowed, and would be blamed on the first one.
+    """
+
+    kernel: Kernel
+    problem: Problem
+    config: Config
+    seed: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +91,8 @@ class CudaWorkplace:
         return self._runner is not None and self._runner.lost
 
     def handle(
-        self, request: Describe | Job | LibraryJob
-    ) -> tuple[Device | None, Environment] | Measurement | Timing | Failure:
+        self, request: Describe | WarmUp | Job | LibraryJob
+    ) -> tuple[Device | None, Environment] | Measurement | Timing | Failure | None:
         if isinstance(request, Describe):
             return self.device, environment()
         if self._runner is None:
@@ -86,12 +100,23 @@ class CudaWorkplace:
         import cupy
 
         try:
+            if isinstance(request, WarmUp):
+                _warm_up(self._runner, request)
+                return None
             if isinstance(request, LibraryJob):
                 gemms = request.kernel.library(request.problem)
                 return time_library(self._runner, gemms, cache=request.cache, seed=request.seed)
             return _judged(self._runner, request)
         except cupy.cuda.memory.OutOfMemoryError as error:
             return Failure(Status.RESOURCES, f"the GPU's memory does not hold the problem: {error}")
+
+
+def _warm_up(runner: CudaRunner, request: WarmUp) -> None:
+    arguments = request.kernel.arguments(request.problem, request.config, runner.rng(request.seed))
+    runner.warm_up(arguments)
+    inputs = {item.name: item.data if isinstance(item, Array) else item.value for item in arguments}
+    for name, reference in request.kernel.reference(request.problem, inputs).items():
+        compare(name, reference, reference, 0.0)
 
 
 def _judged(runner: CudaRunner, job: Job) -> Measurement:

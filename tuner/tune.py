@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 
 from tuner.candidates import Candidates, Compiler
 from tuner.compile import CompilePool
-from tuner.judge import Job, LibraryJob
+from tuner.judge import Job, LibraryJob, WarmUp
 from tuner.kernel import Kernel
 from tuner.measure import Timing
 from tuner.predicting import predict_problem
@@ -25,6 +25,9 @@ from tuner.types import Binary, CacheState, Config, Device, Environment, Failure
 __all__ = ["ProblemResult", "Settings", "tune"]
 
 LIBRARY = "cuBLAS"
+
+WARM_UP_LIMIT_S = 180.0
+"""For CuPy to compile some tens of its own kernels on a slow machine, once; it keeps them on disk."""
 
 
 def tune(
@@ -80,7 +83,11 @@ def measure_problem(task: Task) -> ProblemResult:
     rows = task.rows()
     stored = task.stored(rows)
     search = task.search(rows, known=[row for row in stored.values() if row.seed != task.settings.seed])
-    library_us = _stored_library(task) if len(stored) >= task.settings.trials else _time_library(task)
+    if len(stored) >= task.settings.trials:
+        library_us = _stored_library(task)
+    else:
+        task.worker.call(WarmUp(task.kernel, task.problem, task.default, task.settings.seed), limit_s=WARM_UP_LIMIT_S)
+        library_us = _time_library(task)
     task.progress.library(library_us)
     candidates = Candidates(
         search, stored, task.kernel, task.problem, task.device.arch, task.settings.trials, task.compiler

@@ -12,11 +12,9 @@ The parent never makes a CUDA context: what touches the GPU (discovery included)
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import multiprocessing
 import os
 import signal
-import sys
 import tempfile
 import traceback
 from collections.abc import Callable
@@ -27,6 +25,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
+from tuner.children import end_with_parent, leave_interrupts_to_parent
 from tuner.errors import UserError
 from tuner.types import Failure, Status
 
@@ -200,8 +199,8 @@ def _last_line(path: Path | None) -> str:
 
 def _serve(make: Callable[[], Workplace], pipe: Connection, complaints: str, parent: int) -> None:
     """The child's life."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    _die_with_parent(parent)
+    leave_interrupts_to_parent()
+    end_with_parent(parent)
     # A candidate's printf must not write over the progress display; what a crash says last is kept for the diagnosis.
     stdout, stderr = 1, 2
     with Path(os.devnull).open("w") as nowhere, Path(complaints).open("w") as paper:
@@ -233,12 +232,3 @@ def _portable(error: Exception) -> _Raised:
     """`error` as something that can be pickled: user's errors whole, others as their text."""
     text = "".join(traceback.format_exception(error))
     return _Raised(UserError(str(error)) if isinstance(error, UserError) else None, text)
-
-
-def _die_with_parent(parent: int) -> None:
-    """On Linux, so that a child that hangs on the GPU does not outlive a parent that was killed."""
-    if sys.platform == "linux":
-        set_death_signal = 1
-        ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)  # it was gone before this could be asked for

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 
 from tests.tuner.toy import ENVIRONMENT, TOY, InstantCompiler, Replayed, true_us
 from tuner.devices import find
+from tuner.errors import UserError
 from tuner.progress import Silent
 from tuner.reduced import reduced
 from tuner.store import Store
@@ -172,6 +175,20 @@ def test_an_empty_space_is_a_result(store: Store, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(type(TOY), "space", lambda *_: empty)
     [result] = search(store, Replayed())
     assert (result.best, result.ended, result.trials) == (None, "exhausted", 0)
+
+
+def test_a_compiler_that_was_killed_is_explained(store: Store) -> None:
+    class Killed(InstantCompiler):
+        def submit(self, *arguments: Any) -> Future[Any]:
+            if len(self.compiled) < 6:
+                return super().submit(*arguments)
+            dead: Future[Any] = Future()
+            dead.set_exception(BrokenProcessPool("a child process terminated abruptly"))
+            return dead
+
+    with pytest.raises(UserError, match="A compiler process was killed"):
+        search(store, Replayed(), Killed())
+    assert len(rows(store)) == 6
 
 
 def test_summary_is_plain_data(store: Store) -> None:
