@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 
@@ -14,10 +15,20 @@ STEPS_PER_GRAPH = 50
 """Training steps that one CUDA graph replays: the host launches once a millisecond or so, and is out of the loop."""
 
 LARGEST_SIZE = 1 << 20
+WIDEST = 1 << 15
+MOST_LAYERS = 16
+LARGEST_BATCH = 1 << 12
 
 
 def layer_sizes(width: int, layers: int) -> list[int]:
-    """Features along the network 784-H-...-H-10 with `layers` hidden layers of `width`."""
+    """Features along the network 784-H-...-H-10 with `layers` hidden layers of `width`.
+
+    Raises:
+        UserError: a width, or a number of layers, that no network has.
+    """
+    for name, count, most in (("width", width, WIDEST), ("number of hidden layers", layers, MOST_LAYERS)):
+        if not 1 <= count <= most:
+            raise UserError(f"The {name} is {count}; give a whole number from 1 to {most}.")
     return [PIXELS, *[width] * layers, CLASSES]
 
 
@@ -48,10 +59,77 @@ def gather_problem(batch: int, steps: int = STEPS_PER_GRAPH) -> Problem:
 
 
 def mlp_problems(width: int, layers: int, batch: int) -> list[Problem]:
-    """Every distinct problem of one training step of 784-H-...-H-10, in the order of the step."""
+    """Every distinct problem of one training step of 784-H-...-H-10, in the order of the step.
+
+    Raises:
+        UserError: a width, depth or batch that no network has.
+    """
+    if not 1 <= batch <= LARGEST_BATCH:
+        raise UserError(f"The batch is {batch}; give a whole number from 1 to {LARGEST_BATCH}.")
     backward = reversed(backward_problems(width, layers, batch))
     everything = [gather_problem(batch), *forward_problems(width, layers, batch), loss_problem(batch), *backward]
     return list(dict.fromkeys(everything))
+
+
+def problems_of(shapes: str, widths: str, layers: int, batch: int) -> list[Problem]:
+    """The problems that `--shapes` means: those of the MLPs of all `widths` (`mlp`), of shapes, or of a file.
+
+    Raises:
+        UserError: something in it is not what it should be.
+    """
+    if shapes != "mlp":
+        return parse_problems(shapes)
+    found = [problem for width in parse_widths(widths) for problem in mlp_problems(width, layers, batch)]
+    return list(dict.fromkeys(found))
+
+
+def step_bytes_of(shapes: str, widths: str, layers: int, batch: int) -> dict[Problem, int]:
+    """How much memory a training step of the MLP that a problem belongs to touches; empty where no MLP is named.
+
+    A problem of several widths (the loss, the gather) counts with the narrowest.
+    """
+    if shapes != "mlp":
+        return {}
+    touched: dict[Problem, int] = {}
+    for width in sorted(parse_widths(widths), reverse=True):
+        sizes = layer_sizes(width, layers)
+        weights = sum(inputs * outputs for inputs, outputs in itertools.pairwise(sizes))
+        touched |= dict.fromkeys(mlp_problems(width, layers, batch), 4 * weights + 4 * batch * sum(sizes))
+    return touched
+
+
+def parse_widths(text: str) -> list[int]:
+    """Hidden widths out of `128,256`.
+
+    Raises:
+        UserError: one of them is not a whole number from 1 to `WIDEST`.
+    """
+    for part in text.split(","):
+        if not re.fullmatch(r"\d{1,9}", part.strip()) or not 1 <= int(part) <= WIDEST:
+            raise UserError(
+                f"The width {part.strip()!r} is not a whole number from 1 to {WIDEST}; give widths such as 128,256."
+            )
+    return list(dict.fromkeys(int(part) for part in text.split(",")))
+
+
+def parse_problems(text: str) -> list[Problem]:
+    """Problems out of `32x784x128,32x128x10`, of a problem as reports print it, or of a file that holds such.
+
+    Raises:
+        UserError: it is none of these.
+    """
+    if Path(text).is_file():
+        return file_problems(Path(text))
+    if " " in text.strip():
+        try:
+            return [_named_problem(text)]
+        except ValueError as error:
+            raise UserError(f"{text!r} is not a problem: {error}.") from error
+    looks_like_shapes = re.match(r"^-?\w*x", text) and "." not in text and "/" not in text
+    if not looks_like_shapes and not re.fullmatch(r"[\dx,-]*", text):
+        raise UserError(f"{text!r} is neither mlp, nor a shape such as 32x784x128, nor a file of problems.")
+    found = [problem for shape in text.split(",") for problem in shape_problems(shape.strip())]
+    return list(dict.fromkeys(found))
 
 
 def shape_problems(shape: str) -> list[Problem]:

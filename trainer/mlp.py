@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels.problems import layer_sizes
+from kernels.problems import LARGEST_BATCH, MOST_LAYERS, WIDEST, layer_sizes
 from trainer.contenders.base import Weights
 from tuner.errors import UserError
-
-LARGEST_WIDTH, LARGEST_BATCH, LARGEST_DEPTH = 1 << 15, 1 << 12, 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +22,7 @@ class Network:
     batch: int = 32
 
     def __post_init__(self) -> None:
-        limits = {"width": LARGEST_WIDTH, "layers": LARGEST_DEPTH, "batch": LARGEST_BATCH}
+        limits = {"width": WIDEST, "layers": MOST_LAYERS, "batch": LARGEST_BATCH}
         for name, most in limits.items():
             if not 1 <= getattr(self, name) <= most:
                 raise UserError(f"The {name} is {getattr(self, name)}; give a whole number from 1 to {most}.")

@@ -1,0 +1,231 @@
+"""The command line: parse, one call, print. What the commands do lives in `tuner` and `trainer`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from enum import StrEnum
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from typer.core import TyperGroup
+
+from tuner.errors import UserError
+
+
+class OneSentence(TyperGroup):
+    """Says what is wrong with the arguments in one sentence, as the commands do, instead of Typer's usage box."""
+
+    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+        if not standalone_mode:
+            return super().main(*args, standalone_mode=False, **extra)
+        try:
+            code = super().main(*args, standalone_mode=False, **extra)
+        except Exception as error:
+            # Whichever click this Typer brings: its usage errors know how to say what is wrong, nothing else does.
+            if not hasattr(error, "format_message"):
+                raise
+            # Without arguments there is nothing to say: the help has been printed.
+            if sentence := error.format_message().rstrip("."):
+                _complain(f"{sentence}; see mnist-tune --help.")
+            sys.exit(2)
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+app = typer.Typer(
+    cls=OneSentence,
+    help="A kernel autotuner with a persistent tuning database, and the MNIST trainer that proves it.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+class Sampler(StrEnum):
+    """How the search picks the next configuration."""
+
+    TPE = "tpe"
+    RANDOM = "random"
+    GRID = "grid"
+    CMAES = "cmaes"
+
+
+Database = Annotated[
+    str | None,
+    typer.Option("--db", help="The store: a file or an SQLAlchemy URL. [default: $MNIST_TUNE_DB, else tuning.db]"),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
+OnDevice = Annotated[
+    str | None,
+    typer.Option("--device", help="cuda, cuda:N, or cpu to do without the GPU. [default: the first GPU, if any]"),
+]
+Seed = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]
+Batch = Annotated[int, typer.Option("--batch", help="Images per training step.")]
+Layers = Annotated[int, typer.Option("--layers", help="Hidden layers.")]
+Data = Annotated[
+    Path | None,
+    typer.Option("--data", help="Folder with the four IDX files, gzipped or not. [default: download, else a sample]"),
+]
+
+
+def _complain(sentence: str) -> None:
+    Console(stderr=True).print(f"mnist-tune: {sentence}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _sentence(command: Callable[..., int]) -> Callable[..., None]:
+    """Turn the command's return value into the exit code, and a `UserError` into one sentence and exit code 2."""
+
+    @wraps(command)
+    def run(*args: Any, **kwargs: Any) -> None:
+        try:
+            code = command(*args, **kwargs)
+        except UserError as error:
+            _complain(str(error))
+            raise typer.Exit(2) from None
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
+        except BrokenPipeError:
+            # The reader of our output is gone (`| head`): nothing is left to say, and Python must not say it either.
+            sys.stderr.close()
+            raise typer.Exit(141) from None
+        raise typer.Exit(code)
+
+    return run
+
+
+@app.command()
+@_sentence
+def search(
+    shapes: Annotated[
+        str, typer.Option("--shapes", help="mlp, shapes such as 32x784x128 (batch x in x out), or a file of problems.")
+    ] = "mlp",
+    widths: Annotated[
+        str, typer.Option("--widths", help="Hidden widths of the MLPs, with commas between.")
+    ] = "128,256,512,1024,2048,4096,8192",
+    layers: Layers = 3,
+    batch: Batch = 32,
+    trials: Annotated[int, typer.Option("--trials", help="Configurations to try per problem.")] = 100,
+    timeout: Annotated[float | None, typer.Option("--timeout", help="Seconds per problem.")] = None,
+    seed: Seed = 0,
+    sampler: Annotated[Sampler, typer.Option("--sampler", help="How to pick the next configuration.")] = Sampler.TPE,
+    device: OnDevice = None,
+    arch: Annotated[str | None, typer.Option("--arch", help="Without a GPU: what to compile for, as in sm_75.")] = None,
+    predict_for: Annotated[
+        str, typer.Option("--predict-for", help="Without a GPU: whose times to predict.")
+    ] = "Tesla T4",
+    db: Database = None,
+    as_json: AsJson = False,
+) -> int:
+    """Tune kernels for matrix shapes: try configurations, keep what was seen, remember the best."""
+    import kernels
+    from kernels.problems import problems_of, step_bytes_of
+    from tuner.run import run_search
+    from tuner.store import Store
+    from tuner.task import Settings
+
+    settings = Settings(
+        trials=trials,
+        timeout_s=timeout,
+        seed=seed,
+        sampler=sampler.value,
+        arch=arch,
+        predict_for=predict_for,
+        step_bytes=step_bytes_of(shapes, widths, layers, batch),
+    )
+    problems = problems_of(shapes, widths, layers, batch)
+    with Store.open(db) as store:
+        return run_search(problems, kernels=kernels.ALL, store=store, device=device, settings=settings, as_json=as_json)
+
+
+@app.command()
+@_sentence
+def train(
+    width: Annotated[int | None, typer.Option("--width", help="Hidden width. [default: 128; 32 without a GPU]")] = None,
+    layers: Layers = 3,
+    batch: Batch = 32,
+    epochs: Annotated[int | None, typer.Option("--epochs", help="Passes over the images. [default: 10]")] = None,
+    steps: Annotated[
+        int | None, typer.Option("--steps", help="Training steps, instead of epochs. [default without a GPU: 300]")
+    ] = None,
+    lr: Annotated[float, typer.Option("--lr", help="Learning rate of plain SGD.")] = 0.003,
+    seed: Seed = 0,
+    data: Data = None,
+    device: OnDevice = None,
+    race: Annotated[bool, typer.Option("--race/--no-race", help="Race PyTorch afterwards (needs a GPU).")] = True,
+    contenders: Annotated[
+        str | None,
+        typer.Option("--contenders", help="Which PyTorch forms to race, with commas between. [default: all]"),
+    ] = None,
+    repeats: Annotated[int, typer.Option("--repeats", help="Samples that each contender gives in the race.")] = 5,
+    db: Database = None,
+    as_json: AsJson = False,
+) -> int:
+    """Train an MLP on MNIST with the tuned kernels, then race PyTorch from the same weights on the same batches."""
+    from trainer.race import Schedule
+    from trainer.train import TrainSettings, run_train
+
+    settings = TrainSettings(
+        width=width,
+        layers=layers,
+        batch=batch,
+        epochs=epochs,
+        steps=steps,
+        lr=lr,
+        seed=seed,
+        data=data,
+        device=device,
+        race=race,
+        contenders=contenders.split(",") if contenders is not None else None,
+        schedule=Schedule(repeats=repeats, longest_sample_s=2.0),
+    )
+    return run_train(db, settings, as_json=as_json, console=Console())
+
+
+@app.command()
+@_sentence
+def report(
+    device: Annotated[str | None, typer.Option("--device", help="Only devices with this in their name.")] = None,
+    html: Annotated[Path | None, typer.Option("--html", help="Write a self-contained page here as well.")] = None,
+    markdown: Annotated[bool, typer.Option("--md", help="Print Markdown.")] = False,
+    db: Database = None,
+    as_json: AsJson = False,
+) -> int:
+    """What was tuned, how fast, against what."""
+    from trainer.report import run_report
+
+    return run_report(db, device=device, html=html, as_json=as_json, markdown=markdown, console=Console())
+
+
+@app.command()
+@_sentence
+def explain(
+    shape: Annotated[
+        str, typer.Argument(help="batch x in x out, as in 32x784x128, or a problem as `report` prints it.")
+    ],
+    device: Annotated[
+        str | None,
+        typer.Option("--device", help="For which GPU: cuda, cuda:N, or a name such as T4. [default: as train]"),
+    ] = None,
+    db: Database = None,
+    as_json: AsJson = False,
+) -> int:
+    """Which configuration a lookup serves for a problem, and why no better rung held."""
+    from trainer.explain import run_explain
+
+    return run_explain(db, shape, device=device, as_json=as_json, console=Console())
+
+
+@app.command()
+@_sentence
+def doctor(data: Data = None, db: Database = None, as_json: AsJson = False) -> int:
+    """Look for a GPU, compilers, headers, store and data, and name the command that mends what is missing."""
+    from trainer.doctor import run_doctor
+
+    return run_doctor(db, data, as_json, Console())
+
+
+if __name__ == "__main__":
+    app()
