@@ -1,0 +1,227 @@
+"""The GPU runner's and the timer's logic, over a fake CuPy."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.tuner.fake_cupy import Gpu, OutOfMemoryError
+from tests.tuner.toy import TOY, Toy
+from tuner.backends.cuda import CudaRunner, Prepared
+from tuner.devices import find
+from tuner.judge import Job, WarmUp, _judged, _warm_up
+from tuner.kernel import Argument, Array, Role
+from tuner.measure import SAMPLES, Timing, time_kernel
+from tuner.types import Binary, CacheState, Config, Failure, Launch, Problem, Status
+from tuner.verify import verify
+
+T4 = find("t4")
+PROBLEM = TOY.problem(1000)
+CONFIG = Config.of(TILE=64, STAGES=2, MODE="plain")
+BINARY = Binary(Path("toy.cubin"), "toy", "sm_75", 32, 0, 0)
+
+
+def compute(x: Any, y: Any, arrived: Any, offset: Any) -> None:
+    y[...] = 2 * x + offset
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
+    made = Gpu().install(monkeypatch)
+    made.compute = compute
+    return made
+
+
+@pytest.fixture
+def runner(gpu: Gpu) -> CudaRunner:
+    return CudaRunner(T4)
+
+
+class Shaped(Toy):
+    """The toy with a launch of one's choice."""
+
+    def __init__(self, launch: Launch) -> None:
+        self._launch = launch
+
+    def launch(self, problem: Problem, config: Config) -> Launch:
+        return self._launch
+
+
+def test_a_right_kernel_passes(runner: CudaRunner) -> None:
+    verdict = verify(runner, TOY, PROBLEM, CONFIG, BINARY, seed=0)
+    assert verdict.ok, verdict.message
+    assert verdict.verified_by == "cuda"
+
+
+def test_outputs_are_nan_before_the_launch(gpu: Gpu, runner: CudaRunner) -> None:
+    gpu.compute = lambda *_: None
+    verdict = verify(runner, TOY, PROBLEM, CONFIG, BINARY, seed=0)
+    assert verdict.status is Status.WRONG
+    assert "1000 of 1000 elements" in verdict.message
+
+
+@pytest.mark.parametrize("where", [-1, 1])
+def test_a_write_outside_of_an_array_is_a_failure(gpu: Gpu, runner: CudaRunner, where: int) -> None:
+    def stray(x: Any, y: Any, arrived: Any, offset: Any) -> None:
+        compute(x, y, arrived, offset)
+        outside = y.base if y.base.dtype == np.uint8 else y.base.base
+        outside[0 if where < 0 else -1] = 0
+
+    gpu.compute = stray
+    verdict = verify(runner, TOY, PROBLEM, CONFIG, BINARY, seed=0)
+    assert (verdict.status, verdict.message) == (Status.RUNTIME, "y: wrote outside of the array")
+
+
+def test_an_array_without_data_is_a_null_pointer(gpu: Gpu, runner: CudaRunner) -> None:
+    class Partial(Toy):
+        def arguments(self, problem: Problem, config: Config, rng: Any) -> Sequence[Argument]:
+            x, y, _, offset = super().arguments(problem, config, rng)
+            return (x, y, Array("arrived", None, Role.COUNTER), offset)
+
+    assert verify(runner, Partial(), PROBLEM, CONFIG, BINARY, seed=0).ok
+    assert gpu.launches[-1][2] is None
+
+
+@pytest.mark.parametrize(
+    ("fault", "text", "status", "lost"),
+    [
+        ("load_error", "CUDA_ERROR_NO_BINARY_FOR_GPU: no kernel image", Status.LAUNCH, False),
+        ("launch_error", "CUDA_ERROR_INVALID_VALUE: invalid argument", Status.LAUNCH, False),
+        ("launch_error", "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES: too many", Status.RESOURCES, False),
+        ("sync_error", "cudaErrorIllegalAddress: an illegal memory access", Status.RUNTIME, True),
+    ],
+)
+def test_errors_have_their_status(
+    gpu: Gpu, runner: CudaRunner, fault: str, text: str, status: Status, lost: bool
+) -> None:
+    setattr(gpu, fault, text)
+    verdict = verify(runner, TOY, PROBLEM, CONFIG, BINARY, seed=0)
+    assert (verdict.status, verdict.message, runner.lost) == (status, text, lost)
+
+
+@pytest.mark.parametrize(
+    ("launch", "words"),
+    [
+        (Launch((1, 1, 1), (2048, 1, 1)), "2048 threads"),
+        (Launch((1, 1, 1), (64, 1, 1), 65 << 10), "66560 bytes of shared memory"),
+        (Launch((161, 1, 1), (64, 1, 1), 0, True), "room for only 4 on each of 40 SMs"),
+    ],
+)
+def test_what_does_not_fit_is_not_launched(gpu: Gpu, runner: CudaRunner, launch: Launch, words: str) -> None:
+    seen = runner.prepare(Shaped(launch), PROBLEM, CONFIG, BINARY)
+    assert isinstance(seen, Failure)
+    assert seen.status is Status.RESOURCES
+    assert words in seen.message
+    assert gpu.launches == []
+
+
+def test_a_cooperative_grid_that_fits_is_prepared(runner: CudaRunner) -> None:
+    assert isinstance(
+        runner.prepare(Shaped(Launch((160, 1, 1), (64, 1, 1), 0, True)), PROBLEM, CONFIG, BINARY), Prepared
+    )
+
+
+def test_no_block_fits(gpu: Gpu, runner: CudaRunner) -> None:
+    gpu.blocks_per_sm = 0
+    assert runner.prepare(TOY, PROBLEM, CONFIG, BINARY) == Failure(Status.RESOURCES, "not even one block fits on an SM")
+
+
+@pytest.mark.parametrize(("shared", "asked"), [(48 << 10, None), (50 << 10, 50 << 10)])
+def test_shared_memory_beyond_48_kb_is_asked_for(gpu: Gpu, runner: CudaRunner, shared: int, asked: int | None) -> None:
+    runner.prepare(Shaped(Launch((1, 1, 1), (64, 1, 1), shared)), PROBLEM, CONFIG, BINARY)
+    assert gpu.opted_in == asked
+
+
+def test_a_binary_is_needed(runner: CudaRunner) -> None:
+    with pytest.raises(ValueError, match="compiled binary"):
+        runner.execute(TOY, PROBLEM, CONFIG, None, ())
+
+
+def timed(runner: CudaRunner, cache: CacheState = CacheState.HOT) -> Timing:
+    seen = time_kernel(runner, TOY, PROBLEM, CONFIG, BINARY, cache=cache, seed=0)
+    assert isinstance(seen, Timing), seen
+    return seen
+
+
+@pytest.mark.parametrize(("us", "launches"), [(2.0, 100), (0.5, 400), (40.0, 20), (3000.0, 6)])
+def test_samples_are_the_time_of_one_launch(gpu: Gpu, runner: CudaRunner, us: float, launches: int) -> None:
+    gpu.launch_us = us
+    seen = timed(runner)
+    assert seen.samples_us == pytest.approx((us,) * SAMPLES)
+    assert seen.launches == launches
+
+
+def test_hot_inputs_are_one_set(gpu: Gpu, runner: CudaRunner) -> None:
+    timed(runner)
+    assert len({id(values[0]) for values in gpu.launches}) == 1
+
+
+def test_cold_inputs_rotate_over_twice_the_l2_evenly(gpu: Gpu, runner: CudaRunner) -> None:
+    problem = TOY.problem(100_000)  # 0.8 MB a set; a T4 has 4 MB of L2
+    seen = time_kernel(runner, TOY, problem, CONFIG, BINARY, cache=CacheState.COLD, seed=0)
+    assert isinstance(seen, Timing)
+    sample = gpu.launches[-seen.launches :]
+    sets = {id(values[0]) for values in sample}
+    assert len(sets) == 12
+    assert len(sets) * 2 * 4 * 100_000 >= 2 * T4.l2_bytes
+    assert seen.launches % len(sets) == 0
+    assert all(id(first[0]) != id(second[0]) for first, second in itertools.pairwise(sample))
+
+
+def test_cold_sets_leave_half_of_the_free_memory(gpu: Gpu, runner: CudaRunner) -> None:
+    gpu.free_bytes = 40_000
+    seen = timed(runner, CacheState.COLD)
+    assert len({id(values[0]) for values in gpu.launches[-seen.launches :]}) == 2
+
+
+def test_a_timer_that_stands_still_ends_and_is_not_believed(gpu: Gpu, runner: CudaRunner) -> None:
+    gpu.launch_us = 0.0
+    seen = _judged(runner, Job(TOY, PROBLEM, CONFIG, BINARY, CacheState.HOT, 0))
+    assert seen.status is Status.UNSTABLE
+    assert seen.median_us is None
+    assert len(seen.samples_us) == SAMPLES
+
+
+def test_an_error_while_timing_loses_the_context(gpu: Gpu, runner: CudaRunner) -> None:
+    gpu.launch_error = "CUDA_ERROR_ILLEGAL_ADDRESS"
+    seen = time_kernel(runner, TOY, PROBLEM, CONFIG, BINARY, cache=CacheState.HOT, seed=0)
+    assert isinstance(seen, Failure)
+    assert (seen.status, runner.lost) == (Status.RUNTIME, True)
+
+
+def test_a_judged_candidate_has_all_that_is_stored(runner: CudaRunner) -> None:
+    seen = _judged(runner, Job(TOY, PROBLEM, CONFIG, replace(BINARY, static_shared_bytes=100), CacheState.HOT, 5))
+    assert seen.status is Status.OK
+    assert (seen.median_us, seen.spread, seen.seed, seen.cache) == (statistics.median(seen.samples_us), 0, 5, "hot")
+    assert (seen.registers, seen.shared_bytes, seen.verified_by) == (32, 100 + 4 * 64, "cuda")
+    assert seen.extra == {"launches": 100}
+
+
+def test_a_wrong_candidate_is_not_timed(gpu: Gpu, runner: CudaRunner) -> None:
+    gpu.compute = lambda *_: None
+    seen = _judged(runner, Job(TOY, PROBLEM, CONFIG, BINARY, CacheState.HOT, 0))
+    assert (seen.status, seen.samples_us, len(gpu.launches)) == (Status.WRONG, (), 1)
+
+
+def test_memory_that_is_too_small_is_a_failure(gpu: Gpu, runner: CudaRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    import cupy
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OutOfMemoryError("out of memory allocating 4 bytes")
+
+    monkeypatch.setattr(cupy, "full", full)
+    seen = _judged(runner, Job(TOY, PROBLEM, CONFIG, BINARY, CacheState.HOT, 0))
+    assert seen.status is Status.RESOURCES
+    assert "out of memory" in seen.message
+
+
+def test_warming_up_launches_nothing(gpu: Gpu, runner: CudaRunner) -> None:
+    _warm_up(runner, WarmUp(TOY, PROBLEM, CONFIG, 0))
+    assert gpu.launches == []
