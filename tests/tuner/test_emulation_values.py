@@ -33,7 +33,9 @@ def operands(shape: tuple[int, int], sum_type: Any) -> tuple[np.ndarray[Any, Any
     return a, b, rng.normal(scale=4, size=(m, n)).astype(sum_type)
 
 
-def wmma(shape: tuple[int, int], layouts: str, sum_type: Any, checked: bool = False, **how: Any) -> np.ndarray[Any, Any]:
+def wmma(
+    shape: tuple[int, int], layouts: str, sum_type: Any, checked: bool = False, **how: Any
+) -> np.ndarray[Any, Any]:
     """2 (a b + c) of the operands, stored and loaded in `layouts` ("rc r": a by rows, b by columns, c by rows)."""
     a, b, c = operands(shape, sum_type)
     m, n = shape
@@ -98,7 +100,9 @@ def test_half_is_numpys() -> None:
     # Halves, the middles between neighbours (ties) and their neighbours, and any bits at all.
     with np.errstate(over="ignore", invalid="ignore"):
         middles = (widened + np.nextafter(everything, np.float16(np.inf)).astype(np.float32)) / 2
-        floats = np.concatenate([widened, middles, np.nextafter(middles, np.float32(0)), np.nextafter(middles, np.float32(9))])
+        floats = np.concatenate(
+            [widened, middles, np.nextafter(middles, np.float32(0)), np.nextafter(middles, np.float32(9))]
+        )
         floats = np.concatenate([floats, rng.integers(0, 1 << 32, 1 << 16, dtype=np.uint32).view(np.float32)])
         n = floats.size
         halves = np.resize(everything, n)

@@ -22,8 +22,10 @@ def compiler() -> str:
     """The path of g++.
 
     Raises:
-        UserError: there is none.
+        UserError: there is none, or this is not Linux.
     """
+    if platform.system() != "Linux":
+        raise UserError(f"Emulation runs on Linux only, not on {platform.system()}; use a Linux machine or container.")
     found = shutil.which("g++")
     if found is None:
         raise UserError("g++ was not found, and emulation compiles kernels with it; install it with: apt install g++")

@@ -21,6 +21,10 @@ class EmulationFault(Exception):  # noqa: N818  (it is the kernel's fault, not a
         super().__init__("\n".join(reports))
         self.reports = list(reports)
 
+    def __reduce__(self) -> tuple[type[EmulationFault], tuple[list[str]]]:
+        """Travels between processes with its reports (the default would hand on the joined message)."""
+        return EmulationFault, (self.reports,)
+
     @property
     def kinds(self) -> list[str]:
         """The kind of each report."""

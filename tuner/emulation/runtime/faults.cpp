@@ -100,8 +100,10 @@ void on_interrupt(int, siginfo_t*, void* context) {
     const uintptr_t pc = interrupted_at(context);
     if (!in_kernel_code(pc)) return;
     if (current_launch->timed_out)
-        report("timeout", Severity::ends_launch, "still running after %g s%s", current_launch->request->time_limit_s,
-               where(pc).c_str());
+        report("timeout", Severity::ends_launch,
+               "still running after %g s%s (a loop that waits for another thread must give it a turn: __nanosleep, an "
+               "atomic or __ldcg does)",
+               current_launch->request->time_limit_s, where(pc).c_str());
     abandon_fiber();
 }
 
@@ -182,14 +184,16 @@ FaultHandlers::~FaultHandlers() {
     for (size_t i = 0; i < 4; ++i) sigaction(kFaultSignals[i], &previous[i], nullptr);
 }
 
-void prepare_signal_stack() {
-    stack_t current;
-    sigaltstack(nullptr, &current);
-    if (!(current.ss_flags & SS_DISABLE) && current.ss_size >= kSignalStackBytes) return;
+SignalStack::SignalStack() : memory(new char[kSignalStackBytes]) {
     stack_t stack{};
-    stack.ss_sp = malloc(kSignalStackBytes);  // kept as long as the OS thread may run kernels
+    stack.ss_sp = memory.get();
     stack.ss_size = kSignalStackBytes;
-    sigaltstack(&stack, nullptr);
+    sigaltstack(&stack, &previous);
+}
+
+SignalStack::~SignalStack() {
+    previous.ss_flags &= SS_DISABLE;  // what the kernel reports beyond that, it does not take back
+    sigaltstack(&previous, nullptr);
 }
 
 void register_worker_thread(int index) {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <memory>
 #include <mutex>
 
 #include "checker.h"
@@ -53,10 +54,15 @@ int describe_module(dl_phdr_info* info, size_t, void* data) {
 
 // ---- workers
 
+// Of the OS thread, and freed with it. Reached through `this_worker`, which costs no function call.
+thread_local std::unique_ptr<Worker> owned_worker;
+thread_local std::unique_ptr<SignalStack> signal_stack;
+
 Worker& prepare_worker(int index) {
-    if (!this_worker) {
-        this_worker = new Worker();  // with its fibers' stacks, for as long as the OS thread lives
-        prepare_signal_stack();
+    if (!owned_worker) {
+        owned_worker = std::make_unique<Worker>();
+        signal_stack = std::make_unique<SignalStack>();
+        this_worker = owned_worker.get();
     }
     Worker& worker = *this_worker;
     const Module& module = *current_launch->module;

@@ -15,25 +15,13 @@ namespace {
 // Looked up by the signal handler of faulting kernels too: they hold no lock, so it may take this one.
 std::mutex mutex;
 std::map<uintptr_t, Buffer*> buffers;  // by mapping, which are disjoint
+unsigned allocated = 0;
 
 Buffer* find(uintptr_t address) {
     auto after = buffers.upper_bound(address);
     if (after == buffers.begin()) return nullptr;
     Buffer* buffer = std::prev(after)->second;
     return address - reinterpret_cast<uintptr_t>(buffer->mapping) < buffer->mapping_bytes ? buffer : nullptr;
-}
-
-// The first byte in [begin, end) that is not 0xFF, or null. Compared by words: it runs after every launch.
-char* first_touched(char* begin, char* end) {
-    char* at = begin;
-    for (; end - at >= 8; at += 8) {
-        uint64_t word;
-        memcpy(&word, at, 8);
-        if (~word) break;
-    }
-    for (; at < end; ++at)
-        if (*at != static_cast<char>(0xff)) return at;
-    return nullptr;
 }
 
 }  // namespace
@@ -58,6 +46,31 @@ Buffer* buffer_at(uintptr_t address) {
     return buffer && address - reinterpret_cast<uintptr_t>(buffer->data) < buffer->bytes ? buffer : nullptr;
 }
 
+static char pattern_byte(const char* address, uint16_t pattern) {
+    return static_cast<char>(reinterpret_cast<uintptr_t>(address) % 2 ? pattern >> 8 : pattern & 0xff);
+}
+
+void fill_edge(char* begin, char* end, uint16_t pattern) {
+    for (char* at = begin; at < end; ++at) *at = pattern_byte(at, pattern);
+}
+
+char* first_touched(char* begin, char* end, uint16_t pattern) {
+    const uint64_t expected = pattern * 0x0001000100010001u;
+    for (char* at = begin; at < end;) {
+        uint64_t word;
+        if (reinterpret_cast<uintptr_t>(at) % 8 == 0 && end - at >= 8) {  // by words: this runs after every launch
+            memcpy(&word, at, 8);
+            if (word == expected) {
+                at += 8;
+                continue;
+            }
+        }
+        if (*at != pattern_byte(at, pattern)) return at;
+        ++at;
+    }
+    return nullptr;
+}
+
 void for_each_buffer(void (*visit)(Buffer&)) {
     std::lock_guard<std::mutex> lock(mutex);
     for (auto& [address, buffer] : buffers) visit(*buffer);
@@ -68,11 +81,11 @@ void check_buffer_edges() {
         char* const begin = buffer.mapping + kGuardBytes;
         char* const end = buffer.mapping + buffer.mapping_bytes - kGuardBytes;
         for (auto [from, to] : {std::pair(begin, buffer.data), std::pair(buffer.data + buffer.bytes, end)}) {
-            char* touched = first_touched(from, to);
+            char* touched = first_touched(from, to, buffer.edge_pattern);
             if (!touched) continue;
             report("out-of-bounds", Severity::goes_on, "something was written to %s",
                    buffer.describe(reinterpret_cast<uintptr_t>(touched)).c_str());
-            memset(from, 0xff, static_cast<size_t>(to - from));
+            fill_edge(from, to, buffer.edge_pattern);
         }
     });
 }
@@ -92,11 +105,16 @@ extern "C" void* mnt_emulation_allocate(size_t bytes, size_t element_bytes, cons
         munmap(mapping, total);
         return nullptr;
     }
-    memset(begin, 0xff, body);
     // At the end of the pages, because running over the end is the common mistake.
     char* data = begin + body - round_up(bytes, kWmmaAlignment);
-    auto* buffer = new Buffer{static_cast<char*>(mapping), total, data, bytes, element_bytes, name, initialised != 0, {}};
     std::lock_guard<std::mutex> lock(mutex);
+    // 0xFF80 to 0xFFFE; 0xFFFF is the poison of memory that nobody has written.
+    const auto pattern = static_cast<uint16_t>(0xff80 | allocated++ % 0x7f);
+    memset(data, 0xff, bytes);
+    fill_edge(begin, data, pattern);
+    fill_edge(data + bytes, begin + body, pattern);
+    auto* buffer =
+        new Buffer{static_cast<char*>(mapping), total, data, bytes, element_bytes, name, initialised != 0, pattern, {}};
     buffers[reinterpret_cast<uintptr_t>(mapping)] = buffer;
     return data;
 }

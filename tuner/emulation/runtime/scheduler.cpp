@@ -4,7 +4,10 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#include <utility>
+
 #include "checker.h"
+#include "memory.h"
 #include "report.h"
 
 extern "C" {
@@ -118,7 +121,7 @@ void start_fiber(Fiber& fiber, Block& block, unsigned rank) {
 }
 
 bool map_shared_memory(Block& block, size_t bytes) {
-    const size_t needed = round_up(bytes, kPageBytes) + kPageBytes + 2 * kGuardBytes;
+    const size_t needed = round_up(bytes, kPageBytes) + 2 * kGuardBytes;
     if (block.shared_mapping_bytes != needed) {
         if (block.shared_mapping) munmap(block.shared_mapping, block.shared_mapping_bytes);
         void* mapping = mmap(nullptr, needed, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -132,11 +135,25 @@ bool map_shared_memory(Block& block, size_t bytes) {
         block.shared_mapping_bytes = needed;
         mprotect(block.shared_mapping + kGuardBytes, needed - 2 * kGuardBytes, PROT_READ | PROT_WRITE);
     }
+    memset(block.shared_mapping + kGuardBytes, 0xff, needed - 2 * kGuardBytes);  // poison, and edges to check later
     block.shared_bytes = bytes;
     char* end = block.shared_mapping + needed - kGuardBytes;
     block.dynamic_shared = reinterpret_cast<unsigned char*>(end - round_up(bytes, kWmmaAlignment));
-    memset(block.dynamic_shared, 0xff, bytes);
     return true;
+}
+
+// Writes beside the block's shared memory that stayed within its pages, found when the block has ended.
+void check_shared_edges(Block& block) {
+    char* const shared = reinterpret_cast<char*>(block.dynamic_shared);
+    char* const begin = block.shared_mapping + kGuardBytes;
+    char* const end = block.shared_mapping + block.shared_mapping_bytes - kGuardBytes;
+    for (auto [from, to] : {std::pair(begin, shared), std::pair(shared + block.shared_bytes, end)}) {
+        const char* touched = first_touched(from, to, 0xffff);
+        if (!touched) continue;
+        report("out-of-bounds", Severity::goes_on, "block %u has written to byte %td of %zu bytes of dynamic shared memory",
+               block.id, touched - shared, block.shared_bytes);
+        memset(from, 0xff, static_cast<size_t>(to - from));
+    }
 }
 
 // Threads wait, none can run, and not all wait for the grid: nothing will ever wake them.
@@ -148,6 +165,17 @@ void report_stuck(const Block& block) {
 }
 
 }  // namespace
+
+Worker::~Worker() {
+    for (Fiber* fiber : fibers) {
+        munmap(fiber->stack, kStackBytes);
+        delete fiber;
+    }
+    for (Block* block : blocks) {
+        if (block->shared_mapping) munmap(block->shared_mapping, block->shared_mapping_bytes);
+        delete block;
+    }
+}
 
 void make_ready(Block& block, Fiber& fiber) {
     Warp& warp = block.warps[fiber.warp];
@@ -235,6 +263,7 @@ void run_block(Block& block) {
         report("grid-sync", Severity::ends_launch, "block %u: %d threads wait for the grid, but %d have exited", block.id,
                block.at_grid_barrier, block.exited);
     }
+    if (block.finished()) check_shared_edges(block);
     if (static_bytes && current_launch->cooperative && !block.finished())
         block.static_shared_copy.assign(worker.static_shared, worker.static_shared + static_bytes);
 }

@@ -150,6 +150,8 @@ struct Worker {
     char* static_shared;
     int index;
 
+    ~Worker();
+
     uint64_t next_random() {
         random ^= random << 13;
         random ^= random >> 7;
