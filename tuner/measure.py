@@ -60,15 +60,17 @@ class Timing:
         return (high - low) / self.median_us
 
 
-def default_cache(work: Work, device: Device) -> CacheState:
-    """The cache state that a training step with this problem in it will have, where nobody knows the network.
+def cache_state(work: Work, device: Device, step_bytes: float | None = None) -> CacheState:
+    """Where a training step that touches `step_bytes` will find the inputs of a problem in it.
 
-    HOT where `TRAINING_FACTOR` times the problem's least bytes fit in L2, and also where the problem is so small
-    that `MAX_SETS` of it would: what is that small was just written by the kernel before it.
+    HOT where the step fits in L2, and also where the problem is so small that `MAX_SETS` of it would: what is that
+    small was just written by the kernel before it. Where nobody knows the network, `step_bytes` is `TRAINING_FACTOR`
+    times the problem's least bytes.
     """
-    fits = work.floor_bytes * TRAINING_FACTOR <= device.l2_bytes
+    if step_bytes is None:
+        step_bytes = TRAINING_FACTOR * work.floor_bytes
     tiny = work.floor_bytes * MAX_SETS <= COLD_FACTOR * device.l2_bytes
-    return CacheState.HOT if fits or tiny else CacheState.COLD
+    return CacheState.HOT if tiny or step_bytes <= device.l2_bytes else CacheState.COLD
 
 
 def unbelievable(timing: Timing, work: Work, device: Device) -> str | None:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from tuner.candidates import Compiler
 from tuner.judge import measurement
 from tuner.kernel import Kernel
-from tuner.measure import default_cache
+from tuner.measure import cache_state
 from tuner.progress import Progress
 from tuner.search import Search, neighbours
 from tuner.space import Space
@@ -39,8 +39,9 @@ class Settings:
     """For one candidate on the GPU, its verification included."""
     workers: int | None = None
     """Compiler processes; as many as there are cores where it is None."""
-    cache: Mapping[Problem, CacheState] = field(default_factory=dict)
-    """The cache state that the trainer will have; `measure.default_cache` where a problem is not in it."""
+    step_bytes: Mapping[Problem, int] = field(default_factory=dict)
+    """How much memory the training step that a problem belongs to touches: decides whether it is timed hot or cold.
+    Estimated where a problem is not in it (`measure.cache_state`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +117,9 @@ class Task:
 
     @property
     def cache(self) -> CacheState:
-        """The stated one, else by the least bytes of the problem."""
+        """The one that the trainer will have."""
         work = self.kernel.work(self.problem, self.default)
-        return self.settings.cache.get(self.problem) or default_cache(work, self.device)
+        return cache_state(work, self.device, self.settings.step_bytes.get(self.problem))
 
     def rows(self) -> list[Measurement]:
         """What the store knows of this kernel's present source on this device, in the order of recording."""

@@ -16,7 +16,7 @@ from tuner.measure import (
     SAMPLE_US,
     SLOW_SAMPLE_US,
     Timing,
-    default_cache,
+    cache_state,
     launches_for,
     unbelievable,
 )
@@ -101,5 +101,12 @@ def test_faster_than_the_tensor_cores_is_not_believed() -> None:
         (2 * 8192 * 8192, "h200", CacheState.COLD),
     ],
 )
-def test_default_cache_state(floor_bytes: float, device: str, cache: CacheState) -> None:
-    assert default_cache(Work(0, floor_bytes, floor_bytes), find(device)) is cache
+def test_cache_state_of_a_network_that_nobody_knows(floor_bytes: float, device: str, cache: CacheState) -> None:
+    assert cache_state(Work(0, floor_bytes, floor_bytes), find(device)) is cache
+
+
+def test_cache_state_of_a_known_network() -> None:
+    layer, logits = Work(0, 2e6, 2e6), Work(0, 2e3, 2e3)
+    assert cache_state(layer, T4, 4e6) is CacheState.HOT
+    assert cache_state(layer, T4, 4.3e6) is CacheState.COLD
+    assert cache_state(logits, T4, 1e9) is CacheState.HOT  # written by the kernel before it, whatever the network

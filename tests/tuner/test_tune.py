@@ -18,7 +18,7 @@ from tuner.progress import Silent
 from tuner.reduced import reduced
 from tuner.store import Store
 from tuner.tune import ProblemResult, Settings, tune
-from tuner.types import Config, Failure, Kind, Measurement, Problem, Status
+from tuner.types import CacheState, Config, Failure, Kind, Measurement, Problem, Status
 
 DEVICE = find("h200")
 PROBLEM = TOY.problem(4096)
@@ -189,6 +189,14 @@ def test_a_compiler_that_was_killed_is_explained(store: Store) -> None:
     with pytest.raises(UserError, match="A compiler process was killed"):
         search(store, Replayed(), Killed())
     assert len(rows(store)) == 6
+
+
+@pytest.mark.parametrize(("step_bytes", "cache"), [(1 << 20, CacheState.HOT), (1 << 30, CacheState.COLD)])
+def test_the_cache_state_is_that_of_the_network(store: Store, step_bytes: int, cache: CacheState) -> None:
+    large = TOY.problem(1 << 20)
+    worker = Replayed()
+    search(store, worker, problems=(large,), trials=1, step_bytes={large: step_bytes})
+    assert worker.caches == {cache}
 
 
 def test_summary_is_plain_data(store: Store) -> None:

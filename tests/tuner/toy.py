@@ -150,6 +150,7 @@ class Replayed:
     ) -> None:
         self.measured: list[Config] = []
         self.checked: list[tuple[Problem, Config]] = []
+        self.caches: set[CacheState] = set()
         self.library = 0
         self._patience = patience
         self._wrong = wrong
@@ -174,6 +175,7 @@ class Replayed:
         if self._patience is not None and len(self.measured) >= self._patience:
             raise KeyboardInterrupt
         self.measured.append(job.config)
+        self.caches.add(job.cache)
         verdict = self._verdict(job.config)
         row = measurement(job.problem, job.config, Kind.MEASURED, verdict, job.binary, seed=job.seed)
         us = true_us(job.config)
