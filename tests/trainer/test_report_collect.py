@@ -18,11 +18,13 @@ from tests.trainer.report_rows import (
     T4,
     TOY,
     fill,
+    losses,
     measured,
     of,
     predicted,
     race,
 )
+from trainer.report import text
 from trainer.report.collect import collect
 from trainer.report.model import Report
 from tuner.store import ContenderRow, Store
@@ -147,12 +149,32 @@ def test_only_the_newest_race_of_a_network_is_shown(store: Store) -> None:
     assert [(each.batch, each.seed, each.earlier) for each in races] == [(32, 7, 1), (64, 0, 0)]
 
 
-def test_losses_without_times_are_no_race(store: Store) -> None:
-    """What a run by emulation leaves, should it be recorded."""
-    row = race(32, device=T4, strongest="", contenders=(ContenderRow("tuned", None), ContenderRow("eager", None)))
-    store.record_race(row)
+def test_a_run_by_emulation_is_no_race(store: Store) -> None:
+    both = (ContenderRow("tuned", None, losses=losses(100), accuracy=0.9), ContenderRow("reference", None))
+    store.record_race(race(32, device=T4, strongest="", contenders=both))
     device = of(report_of(store), T4)
-    assert (device.timed_races, device.measured, len(device.races)) == ((), False, 1)
+    (run,) = device.runs
+    assert (device.races, device.measured, run.emulated, run.timed) == ((), False, True, False)
+    assert run.ours is not None
+    assert run.ours.last_loss == pytest.approx(sum(loss for _, loss in losses(100)[90:]) / 10)
+
+
+def test_a_later_run_without_a_race_does_not_hide_the_race(store: Store) -> None:
+    now = datetime(2026, 5, 1, tzinfo=UTC)
+    store.record_race(race(128, created_at=now))
+    alone = (ContenderRow("tuned", 6.0, losses=losses(100)),)
+    store.record_race(race(128, created_at=now + timedelta(days=1), strongest="", contenders=alone))
+    device = of(report_of(store), H200)
+    assert [each.strongest for each in device.races] == ["written_out"]
+    assert [(each.emulated, each.earlier) for each in device.runs] == [(False, 0)]
+
+
+def test_a_race_that_ours_did_not_finish_counts_as_none(store: Store) -> None:
+    failed = (ContenderRow("tuned", 5.0, error="losses differ"), ContenderRow("eager", 40.0))
+    store.record_race(race(128, contenders=failed))
+    device = of(report_of(store), H200)
+    assert device.races == ()
+    assert text.how(device.runs[0]) == "failed: losses differ"
 
 
 def test_environments_with_their_rows_and_dates(store: Store) -> None:

@@ -64,7 +64,7 @@ def report(tmp_path: Path) -> Report:
 
 @pytest.fixture
 def races(report: Report) -> tuple[Race, ...]:
-    return report.devices[0].timed_races
+    return report.devices[0].races
 
 
 def series(svg: str, index: int) -> list[str]:
@@ -204,7 +204,7 @@ def test_plots_join_only_races_of_one_form(tmp_path: Path) -> None:
         for row in (race(128), race(1024), race(512, layers=5)):
             store.record_race(row)
         report = collect(store, KERNELS, label="tuning.db", devices=store.devices())
-    assert [each.width for each in plots.same_form(report.devices[0].timed_races)] == [128, 1024]
+    assert [each.width for each in plots.same_form(report.devices[0].races)] == [128, 1024]
     assert "1 race of other depths or batches" in Page(html.render(report)).text
 
 
@@ -213,7 +213,7 @@ def test_of_many_contenders_the_last_share_a_colour_and_all_are_drawn(tmp_path: 
     with Store.open(tmp_path / "tuning.db") as store:
         store.record_race(race(128, contenders=many))
         report = collect(store, KERNELS, label="tuning.db", devices=store.devices())
-    plot = plots.run_time(report.devices[0].timed_races, "a")
+    plot = plots.run_time(report.devices[0].races, "a")
     # The strongest and the slowest always have a colour of their own.
     assert [key.name for key in plot.keys] == ["tuned", "form 0", "form 11", "10 others"]
     assert [key.index for key in plot.keys] == [0, 1, 2, 8]
@@ -244,3 +244,18 @@ def test_long_curves_are_averaged_over_equal_runs() -> None:
 
 def test_the_same_races_draw_the_same_picture(races: tuple[Race, ...]) -> None:
     assert plots.run_time(races, "a").svg == plots.run_time(races, "a").svg
+
+
+def test_a_run_by_emulation_shows_both_curves_and_no_time(tmp_path: Path) -> None:
+    both = (
+        ContenderRow("tuned", None, losses=losses(300), accuracy=0.91),
+        ContenderRow("reference", None, losses=losses(300, 1e-5)),
+    )
+    with Store.open(tmp_path / "tuning.db") as store:
+        store.record_race(race(32, device=T4, environment=LAPTOP, strongest="", contenders=both))
+        report = collect(store, KERNELS, label="tuning.db", devices=store.devices())
+    page = Page(html.render(report))
+    assert html.claim(report) == "Trained by emulation: nothing was measured, no race was run"
+    assert "Width 32, by emulation" in page.text
+    assert "32 400 – 0.1342 0.1342 91.00% by emulation, so without a time" in page.text
+    assert html.render(report).count("<svg") == 1

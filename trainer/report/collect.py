@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 
-from trainer.contenders import PYTORCH
+from trainer.contenders import PYTORCH, Reference
 from trainer.report.model import OURS, STORY, Contender, DeviceReport, ProblemRow, Race, Report, Versions
 from tuner.kernel import Kernel
 from tuner.store import BaselineRow, ContenderRow, Observation, RaceRow, Store
 from tuner.types import CacheState, Config, Device, Environment, Kind, Problem, Status
+
+_DESCRIPTIONS: dict[str, str] = {name: contender.description for name, contender in PYTORCH.items()} | {
+    Reference.name: Reference.description
+}
 
 
 def collect(store: Store, kernels: Mapping[str, Kernel], *, label: str, devices: Sequence[Device]) -> Report:
@@ -23,8 +28,8 @@ def collect(store: Store, kernels: Mapping[str, Kernel], *, label: str, devices:
     # A device whose properties were seen to change (a driver's word on its clocks) is still one device.
     known = {device.key: device for device in devices}
     reports = [_device(store, kernels, device) for device in known.values()]
-    reports = [report for report in reports if report.problems or report.races]
-    reports.sort(key=lambda report: (not report.timed_races, not report.measured, report.device.name))
+    reports = [report for report in reports if report.problems or report.races or report.runs]
+    reports.sort(key=lambda report: (not report.races, not report.measured, report.device.name))
     return Report(store=label, created=datetime.now(UTC), version=_version(), devices=tuple(reports))
 
 
@@ -38,18 +43,25 @@ def _version() -> str:
 def _device(store: Store, kernels: Mapping[str, Kernel], device: Device) -> DeviceReport:
     observations = store.observations(device=device)
     baselines = store.baselines(device)
-    races = store.races(device)
+    rows = store.races(device)
+    races = [_race(row) for row in rows]
     by_problem: dict[Problem, list[Observation]] = {}
     for observation in observations:
         by_problem.setdefault(observation.measurement.problem, []).append(observation)
     problems = [
-        _problem(store, kernels.get(problem.kernel), problem, device, rows, baselines)
-        for problem, rows in sorted(by_problem.items(), key=lambda item: _order(item[0]))
+        _problem(store, kernels.get(problem.kernel), problem, device, same, baselines)
+        for problem, same in sorted(by_problem.items(), key=lambda item: _order(item[0]))
     ]
     sources = [(row.environment, row.created_at) for row in observations]
     sources += [(row.environment, row.created_at) for row in baselines]
-    sources += [(race.environment, race.created_at) for race in races]
-    return DeviceReport(device, tuple(problems), tuple(_latest_races(races)), tuple(_versions(sources)))
+    sources += [(row.environment, row.created_at) for row in rows]
+    return DeviceReport(
+        device=device,
+        problems=tuple(problems),
+        races=_latest([race for race in races if race.timed]),
+        runs=_latest([race for race in races if not race.timed]),
+        versions=tuple(_versions(sources)),
+    )
 
 
 def _order(problem: Problem) -> tuple[str, tuple[tuple[str, int], ...], tuple[tuple[str, str], ...]]:
@@ -137,17 +149,17 @@ def _library(baselines: Sequence[BaselineRow], problem: Problem, cache: CacheSta
     return max(same, key=lambda row: row.created_at, default=None)
 
 
-def _latest_races(races: Sequence[RaceRow]) -> list[Race]:
-    """The newest race of every network, by rising width. Older ones stay in the store and are counted."""
-    forms: dict[tuple[int, int, int], list[RaceRow]] = {}
+def _latest(races: Sequence[Race]) -> tuple[Race, ...]:
+    """The newest of every network, by rising width. Older ones stay in the store and are counted."""
+    forms: dict[tuple[int, int, int], list[Race]] = {}
     for race in races:
         forms.setdefault((race.width, race.layers, race.batch), []).append(race)
-    return [
-        _race(max(same, key=lambda race: race.created_at), earlier=len(same) - 1) for _, same in sorted(forms.items())
-    ]
+    return tuple(
+        replace(max(same, key=lambda race: race.when), earlier=len(same) - 1) for _, same in sorted(forms.items())
+    )
 
 
-def _race(row: RaceRow, earlier: int) -> Race:
+def _race(row: RaceRow) -> Race:
     ours_us = next((_time(contender) for contender in row.contenders if contender.name == OURS), None)
     contenders = sorted(
         (_contender(contender, ours_us) for contender in row.contenders),
@@ -167,7 +179,7 @@ def _race(row: RaceRow, earlier: int) -> Race:
         contenders=tuple(contenders),
         strongest=others[0].name if others else None,
         story=STORY if any(contender.name == STORY for contender in others) else None,
-        earlier=earlier,
+        earlier=0,
     )
 
 
@@ -180,7 +192,7 @@ def _contender(row: ContenderRow, ours_us: float | None) -> Contender:
     us = _time(row)
     return Contender(
         name=row.name,
-        description=PYTORCH[row.name].description if row.name in PYTORCH else "",
+        description=_DESCRIPTIONS.get(row.name, ""),
         us=us,
         spread=row.spread if us else None,
         start_s=row.start_s,

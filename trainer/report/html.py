@@ -49,7 +49,7 @@ def claim(report: Report) -> str:
     for device in report.devices:
         found = [
             (race, rival.speedup)
-            for race in device.timed_races
+            for race in device.races
             if (rival := race.contender(race.strongest)) and rival.speedup
         ]
         if not found:
@@ -62,9 +62,11 @@ def claim(report: Report) -> str:
         return f"{span} the speed of the strongest PyTorch, at {at}, on {_article(device.device.name)}"
     if any(device.measured for device in report.devices):
         return "Kernels measured; no race against PyTorch yet"
+    predicted = ", ".join(device.device.name for device in report.devices if device.problems)
+    if predicted:
+        return f"Predicted for {predicted}: nothing was measured, no race was run"
     if report.devices:
-        names = ", ".join(device.device.name for device in report.devices)
-        return f"Predicted for {names}: nothing was measured, no race was run"
+        return "Trained by emulation: nothing was measured, no race was run"
     return "Nothing has been tuned yet"
 
 
@@ -79,8 +81,10 @@ def _article(name: str) -> str:
 
 
 def _view(report: DeviceReport, ident: str) -> _View:
-    raced = report.timed_races
-    curves = [(race, plots.losses(race, f"{ident}-loss-{index}")) for index, race in enumerate(report.races)]
+    raced = report.races
+    curves = [
+        (race, plots.losses(race, f"{ident}-loss-{index}")) for index, race in enumerate((*report.races, *report.runs))
+    ]
     left_out = len(raced) - len(plots.same_form(raced)) if raced else 0
     return _View(
         ident=ident,

@@ -23,21 +23,21 @@ def _device(device: DeviceReport) -> Iterable[str]:
     yield f"{text.limits(device.device)}. {text.counts(device)}."
     if device.problems and not device.measured:
         yield f"**{text.ONLY_PREDICTED}**"
-    if device.timed_races:
+    if device.races:
         yield "### Races"
-        yield "\n".join(f"- {text.headline(race)}" for race in device.timed_races)
-        yield _races(device.timed_races)
+        yield "\n".join(f"- {text.headline(race)}" for race in device.races)
+        yield _races(device.races)
     else:
         yield text.no_race(device)
+    if device.runs:
+        yield "### Training without a race"
+        head = ("width", "steps", "us/step", "last loss", "PyTorch's", "accuracy", "note")
+        yield _table(head, [(*text.run_cells(run), text.how(run)) for run in device.runs])
     if device.problems:
         yield "### Problems"
         yield _problems(device)
     yield "### Environment"
-    yield "\n".join(
-        f"- {text.day(versions.first)} to {text.day(versions.last)}, {versions.rows} rows: "
-        f"{_cell(text.environment(versions.environment))}"
-        for versions in device.versions
-    )
+    yield "\n".join(f"- {_cell(text.made_with(versions))}" for versions in device.versions)
 
 
 def _problems(device: DeviceReport) -> str:

@@ -87,10 +87,16 @@ class Contender:
     def ours(self) -> bool:
         return self.name == OURS
 
+    @property
+    def last_loss(self) -> float | None:
+        """Mean over the last tenth of the curve; None without a curve."""
+        tail = self.losses[-max(1, len(self.losses) // 10) :]
+        return sum(loss for _, loss in tail) / len(tail) if tail else None
+
 
 @dataclass(frozen=True, slots=True)
 class Race:
-    """The latest race of one network on one device."""
+    """The latest race of one network on one device; or its latest run without one, where `timed` is false."""
 
     width: int
     layers: int
@@ -108,7 +114,7 @@ class Race:
     story: str | None
     """`STORY`, where it took part and has a time."""
     earlier: int
-    """Older races of the same network on this device that this one replaces in the report."""
+    """Older ones of the same network on this device that this one replaces in the report."""
 
     def contender(self, name: str | None) -> Contender | None:
         return next((contender for contender in self.contenders if contender.name == name), None)
@@ -121,6 +127,11 @@ class Race:
     def timed(self) -> bool:
         """Whether there is a race at all: our time and somebody else's."""
         return self.ours is not None and self.ours.us is not None and self.strongest is not None
+
+    @property
+    def emulated(self) -> bool:
+        """Whether nobody has a time because there was no GPU: a run by emulation."""
+        return all(contender.us is None and contender.error is None for contender in self.contenders)
 
     @property
     def form(self) -> str:
@@ -145,18 +156,20 @@ class DeviceReport:
     device: Device
     problems: tuple[ProblemRow, ...]
     races: tuple[Race, ...]
-    """Ascending width."""
+    """Ours against others, all timed; ascending width."""
+    runs: tuple[Race, ...]
+    """Training without a race: ours alone, by emulation, or with ours failing; ascending width."""
     versions: tuple[Versions, ...]
     """Newest first."""
 
     @property
     def measured(self) -> bool:
         """Whether any number here was measured on this device."""
-        return any(row.kind == "measured" for row in self.problems) or any(race.timed for race in self.races)
+        return any(row.kind == "measured" for row in self.problems) or bool(self.races) or self._timed_run
 
     @property
-    def timed_races(self) -> tuple[Race, ...]:
-        return tuple(race for race in self.races if race.timed)
+    def _timed_run(self) -> bool:
+        return any(contender.us is not None for run in self.runs for contender in run.contenders)
 
 
 @dataclass(frozen=True, slots=True)

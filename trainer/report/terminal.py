@@ -33,17 +33,19 @@ def show(report: Report, console: Console) -> None:
             for kernel, rows in groupby(device.problems, key=lambda row: row.kernel):
                 _heading(f"Best configurations of {kernel}", console)
                 _show_configurations(list(rows), console)
-        if device.timed_races:
+        if device.races:
             _heading("Races", console)
             console.print(_races(device))
-            for race in device.timed_races:
+            for race in device.races:
                 console.print(text.headline(race), markup=False, highlight=False)
         else:
             console.print()
             console.print(text.plain(text.no_race(device)), style="dim", markup=False, highlight=False)
+        if device.runs:
+            _heading("Training without a race", console)
+            console.print(_runs(device))
         for versions in device.versions:
-            span = f"{text.day(versions.first)} to {text.day(versions.last)}, {versions.rows} rows: "
-            console.print(span + text.environment(versions.environment), style="dim", markup=False, highlight=False)
+            console.print(text.made_with(versions), style="dim", markup=False, highlight=False)
 
 
 def _problems(device: DeviceReport, width: int) -> Table:
@@ -101,7 +103,7 @@ def _races(device: DeviceReport) -> Table:
     for name in ("us/step", "spread", "speed-up", "start s", "accuracy"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("")
-    for race in device.timed_races:
+    for race in device.races:
         for contender in race.contenders:
             note = text.outcome(contender)
             if contender.name == race.strongest:
@@ -119,6 +121,16 @@ def _races(device: DeviceReport) -> Table:
                 Text(note, style="red" if contender.us is None else "dim"),
             )
         table.add_section()
+    return table
+
+
+def _runs(device: DeviceReport) -> Table:
+    table = _table()
+    for name in ("width", "steps", "us/step", "last loss", "PyTorch's", "accuracy"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("")
+    for run in device.runs:
+        table.add_row(*text.run_cells(run), Text(text.how(run), style="dim"))
     return table
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from trainer.report.model import Contender, DeviceReport, ProblemRow, Race, Report
+from trainer.report.model import Contender, DeviceReport, ProblemRow, Race, Report, Versions
 from tuner.types import Device, Environment
 
 NONE = "–"
@@ -17,9 +17,6 @@ ONLY_PREDICTED = (
 NO_RACE_YET = "No race against PyTorch is stored for this device yet; `mnist-tune train` runs one."
 NO_RACE_WITHOUT_GPU = (
     "No race was run: racing PyTorch needs the GPU itself. Where it is there, `mnist-tune train` runs one."
-)
-ONLY_LOSSES = (
-    "What is below was trained without a GPU: its losses can be compared, its times mean nothing and are not shown."
 )
 
 
@@ -148,20 +145,54 @@ def environment(versions: Environment) -> str:
     return ", ".join(f"{name} {value}".strip() for name, value in named if value)
 
 
+def made_with(versions: Versions) -> str:
+    """`2026-05-01 to 2026-05-02, 340 rows: driver 580.1, NVRTC 13.0, ...`."""
+    first, last = day(versions.first), day(versions.last)
+    dates = first if first == last else f"{first} to {last}"
+    return f"{dates}, {_plural(versions.rows, 'row')}: {environment(versions.environment)}"
+
+
 def counts(device: DeviceReport) -> str:
-    """`12 problems, 340 trials (28 failed), 3 races`."""
+    """`12 problems, 340 trials (28 failed), 3 races`; what there is none of is left out."""
     trials = sum(row.trials for row in device.problems)
     failed = sum(sum(row.failures.values()) for row in device.problems)
     stale = sum(row.stale for row in device.problems)
-    text = f"{_plural(len(device.problems), 'problem')}, {_plural(trials, 'trial')} ({failed} failed)"
-    text += f", {_plural(len(device.timed_races), 'race')}"
-    return f"{text}; {_plural(stale, 'row')} of an older kernel source left out" if stale else text
+    parts = []
+    if device.problems:
+        parts += [_plural(len(device.problems), "problem"), f"{_plural(trials, 'trial')} ({failed:,} failed)"]
+    if device.races:
+        parts.append(_plural(len(device.races), "race"))
+    if device.runs:
+        parts.append(f"{_plural(len(device.runs), 'run')} without a race")
+    if stale:
+        parts.append(f"{_plural(stale, 'row')} of an older kernel source left out")
+    return ", ".join(parts)
 
 
 def no_race(device: DeviceReport) -> str:
     """Why there is no race to show; with backticks around commands."""
-    reason = NO_RACE_YET if device.measured else NO_RACE_WITHOUT_GPU
-    return f"{reason} {ONLY_LOSSES}" if device.races else reason
+    return NO_RACE_YET if device.measured else NO_RACE_WITHOUT_GPU
+
+
+def run_cells(run: Race) -> tuple[str, ...]:
+    """Width, steps, us per step, our last loss, PyTorch's, accuracy."""
+    ours = run.ours
+    other = next((each.last_loss for each in run.contenders if not each.ours and each.losses), None)
+    return (
+        str(run.width),
+        f"{run.steps:,}",
+        number(ours.us if ours else None),
+        number(ours.last_loss if ours else None, 4),
+        number(other, 4),
+        fraction(ours.accuracy if ours else None, 2),
+    )
+
+
+def how(run: Race) -> str:
+    """How a run without a race was made, or why it came to nothing."""
+    if run.ours is not None and run.ours.error:
+        return f"failed: {run.ours.error}"
+    return "by emulation, so without a time" if run.emulated else "on the GPU, without a race"
 
 
 def plain(markdown: str) -> str:
