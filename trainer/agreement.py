@@ -13,12 +13,13 @@ itself: its fp32 run (the reference) and its fp16 autocast run (the twin) of the
 
 Seen with 784-128-128-128-10, batch 32 (distance to the reference in the windows 0-19, 50-99, 200-399, 800-1599):
 
-    lr      twin                            learning rate x 1.5             biases not updated
-    0.003   5e-7  9e-7  1e-6  2e-6          5e-5  3e-4  1e-3  1e-2          7e-5  2e-4  7e-4  2e-3
-    0.1     4e-6  3e-4  1e-2  5e-2          2e-3  2e-1  2e-1  3e-1          2e-3  2e-2  4e-2  9e-2
+    lr      twin                      learning rate x 1.05      learning rate x 1.5       biases never updated
+    0.003   9e-7  1e-6  1e-6  2e-6    5e-6  3e-5  1e-4  1e-3    5e-5  3e-4  1e-3  2e-2    7e-5  2e-4  7e-4  3e-3
+    0.1     4e-6  1e-4  1e-2  6e-2    2e-4  2e-2  3e-2  7e-2    2e-3  2e-1  2e-1  2e-1    2e-3  2e-2  4e-2  1e-1
 
-The first two windows are where a fault shows most clearly at a high learning rate, the last ones at a low one. What
-the criterion cannot see (one small layer's bias at a low rate) is what the check of step 0's gradient is for.
+All three faults are beyond the bound at both rates, by a factor of 3 to 400; of the contenders, at widths 128 and 512
+and from several seeds, none used more than 0.36 of it. At a high rate the first windows show a fault, at a low one the
+last. What the criterion cannot see (one small layer's bias at a low rate) the check of step 0's gradient is for.
 """
 
 from __future__ import annotations
