@@ -71,12 +71,13 @@ class LibraryJob:
 
 @dataclass(frozen=True, slots=True)
 class CheckJob:
-    """Asks to verify a candidate by emulation, from its source; the answer is a `Verdict`."""
+    """Asks to verify a candidate without timing it; the answer is a `Verdict`. The emulation compiles for itself."""
 
     kernel: Kernel
     problem: Problem
     config: Config
     seed: int
+    binary: Binary | None = None
 
 
 class CudaWorkplace:
@@ -91,8 +92,8 @@ class CudaWorkplace:
         return self._runner is not None and self._runner.lost
 
     def handle(
-        self, request: Describe | WarmUp | Job | LibraryJob
-    ) -> tuple[Device | None, Environment] | Measurement | Timing | Failure | None:
+        self, request: Describe | WarmUp | Job | LibraryJob | CheckJob
+    ) -> tuple[Device | None, Environment] | Measurement | Timing | Verdict | Failure | None:
         if isinstance(request, Describe):
             return self.device, environment()
         if self._runner is None:
@@ -106,6 +107,11 @@ class CudaWorkplace:
             if isinstance(request, LibraryJob):
                 gemms = request.kernel.library(request.problem)
                 return time_library(self._runner, gemms, cache=request.cache, seed=request.seed)
+            if isinstance(request, CheckJob):
+                kernel, problem, config = request.kernel, request.problem, request.config
+                return verify(self._runner, kernel, problem, config, request.binary, seed=request.seed)
+            if isinstance(request, CheckJob):
+                return _checked(self._runner, request)
             return _judged(self._runner, request)
         except cupy.cuda.memory.OutOfMemoryError as error:
             return Failure(Status.RESOURCES, f"the GPU's memory does not hold the problem: {error}")
@@ -117,6 +123,10 @@ def _warm_up(runner: CudaRunner, request: WarmUp) -> None:
     inputs = {item.name: item.data if isinstance(item, Array) else item.value for item in arguments}
     for name, reference in request.kernel.reference(request.problem, inputs).items():
         compare(name, reference, reference, 0.0)
+
+
+def _checked(runner: Runner, job: CheckJob) -> Verdict:
+    return verify(runner, job.kernel, job.problem, job.config, job.binary, seed=job.seed)
 
 
 def _judged(runner: CudaRunner, job: Job) -> Measurement:
@@ -144,7 +154,7 @@ class EmulationWorkplace:
         self._runner: Runner = EmulationRunner()
 
     def handle(self, request: CheckJob) -> Verdict:
-        return verify(self._runner, request.kernel, request.problem, request.config, None, seed=request.seed)
+        return _checked(self._runner, request)
 
 
 def shared_bytes(kernel: Kernel, problem: Problem, config: Config, binary: Binary) -> int:

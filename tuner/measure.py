@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tuner.backends.cublas import Cublas, CublasError
 from tuner.backends.cuda import CudaRunner
 from tuner.kernel import Array, Gemm, Kernel, Work
 from tuner.types import Binary, CacheState, Config, Device, Failure, Problem, Status
@@ -108,7 +109,8 @@ def time_kernel(
     first = tuple(item.data if isinstance(item, Array) else item.value for item in arguments)
     try:
         sets = _rotation(first, cache, runner.device)
-        return _sampled(lambda turn: prepared(sets[turn % len(sets)]), cache, len(sets))
+        stream = cupy.cuda.Stream(non_blocking=True)
+        return _sampled(lambda turn: prepared(sets[turn % len(sets)]), cache, len(sets), stream)
     except cupy.cuda.memory.OutOfMemoryError as error:
         return Failure(Status.RESOURCES, str(error))
     except (cupy.cuda.driver.CUDADriverError, cupy.cuda.runtime.CUDARuntimeError) as error:
@@ -122,70 +124,30 @@ def time_library(runner: CudaRunner, gemms: Sequence[Gemm], *, cache: CacheState
     import cupy
 
     try:
-        multiply = _cublas()
+        cublas = Cublas()
     except ImportError as error:
-        return Failure(Status.LAUNCH, f"cuBLAS is not installed ({str(error).splitlines()[0]})")
-    rng = runner.rng(seed)
+        return Failure(Status.LAUNCH, f"cuBLAS is not installed: {error}")
+    except CublasError as error:
+        return Failure(Status.RUNTIME, str(error))
     try:
-        sizes = [size for gemm in gemms for size in _sizes(gemm)]
+        rng = runner.rng(seed)
+        sizes = [size for gemm in gemms for size in (gemm.m * gemm.k, gemm.k * gemm.n, gemm.m * gemm.n)]
         first = tuple(rng.random(size, dtype=cupy.float32).astype(cupy.float16) for size in sizes)
         sets = _rotation(first, cache, runner.device)
+        stream = cupy.cuda.Stream(non_blocking=True)
+        cublas.use_stream(stream)
 
         def launch(turn: int) -> None:
             arrays = sets[turn % len(sets)]
             for position, gemm in enumerate(gemms):
-                multiply(gemm, *arrays[3 * position : 3 * position + 3])
+                cublas.multiply(gemm, *arrays[3 * position : 3 * position + 3])
 
-        return _sampled(launch, cache, len(sets))
-    except (cupy.cuda.memory.OutOfMemoryError, RuntimeError) as error:
+        return _sampled(launch, cache, len(sets), stream)
+    except (CublasError, cupy.cuda.driver.CUDADriverError, cupy.cuda.runtime.CUDARuntimeError) as error:
         runner.lost = True  # it may have failed in the middle of a capture
         return Failure(Status.RUNTIME, f"cuBLAS failed: {error}")
-
-
-def _sizes(gemm: Gemm) -> tuple[int, int, int]:
-    return gemm.m * gemm.k, gemm.k * gemm.n, gemm.m * gemm.n
-
-
-def _cublas() -> Callable[[Gemm, Any, Any, Any], None]:
-    """`multiply(gemm, A, B, C)` on the current stream, for row-major matrices.
-
-    cuBLAS is column major: row-major C = A B is its C^T = B^T A^T, so the operands change places.
-
-    Raises:
-        ImportError: cuBLAS is not installed.
-    """
-    import cupy
-    import numpy as np
-    from cupy.cuda import cublas
-
-    one, zero = np.ones(1, np.float32), np.zeros(1, np.float32)
-    half, sums_fp32, heuristic = 2, cublas.CUBLAS_COMPUTE_32F, -1  # CUDA_R_16F, and CUBLAS_GEMM_DEFAULT
-    handle = cupy.cuda.device.get_cublas_handle()
-
-    def multiply(gemm: Gemm, a: Any, b: Any, c: Any) -> None:
-        cublas.gemmEx(
-            handle,
-            cublas.CUBLAS_OP_T if gemm.transpose_b else cublas.CUBLAS_OP_N,
-            cublas.CUBLAS_OP_T if gemm.transpose_a else cublas.CUBLAS_OP_N,
-            gemm.n,
-            gemm.m,
-            gemm.k,
-            one.ctypes.data,
-            b.data.ptr,
-            half,
-            gemm.k if gemm.transpose_b else gemm.n,
-            a.data.ptr,
-            half,
-            gemm.m if gemm.transpose_a else gemm.k,
-            zero.ctypes.data,
-            c.data.ptr,
-            half,
-            gemm.n,
-            sums_fp32,
-            heuristic,
-        )
-
-    return multiply
+    finally:
+        cublas.close()
 
 
 def _rotation(first: tuple[Any, ...], cache: CacheState, device: Device) -> list[tuple[Any, ...]]:
@@ -205,11 +167,10 @@ def _rotation(first: tuple[Any, ...], cache: CacheState, device: Device) -> list
     return [first, *(copy() for _ in range(count - 1))]
 
 
-def _sampled(launch: Callable[[int], None], cache: CacheState, sets: int) -> Timing:
-    """Calibrate, warm up and sample. `launch(turn)` enqueues one launch on the current stream."""
+def _sampled(launch: Callable[[int], None], cache: CacheState, sets: int, stream: Any) -> Timing:
+    """Calibrate, warm up and sample. `launch(turn)` enqueues one launch on `stream`, which is the current one then."""
     import cupy
 
-    stream = cupy.cuda.Stream(non_blocking=True)
     cupy.cuda.get_current_stream().synchronize()  # the inputs were made there
     start, stop = cupy.cuda.Event(), cupy.cuda.Event()
 

@@ -14,7 +14,7 @@ import pytest
 from tests.tuner.gpu_faults import GpuFaults
 from tests.tuner.toy import Toy
 from tuner.compile import compile_kernel
-from tuner.judge import CudaWorkplace, Describe, Job, LibraryJob
+from tuner.judge import CheckJob, CudaWorkplace, Describe, Job, LibraryJob
 from tuner.kernel import Gemm
 from tuner.measure import SAMPLES, Timing
 from tuner.types import Binary, CacheState, Config, Device, Measurement, Problem, Status
@@ -99,6 +99,14 @@ def test_a_hang_costs_its_time_limit(worker: Worker, device: Device) -> None:
     right(worker, device)
 
 
+def test_a_check_is_not_timed(worker: Worker, device: Device) -> None:
+    config = Config.of(FAULT=0)
+    binary = compile_kernel(KERNEL, PROBLEM, config, device.arch)
+    assert isinstance(binary, Binary)
+    verdict = worker.call(CheckJob(KERNEL, PROBLEM, config, 0, binary))
+    assert (verdict.status, verdict.verified_by) == (Status.OK, "cuda")
+
+
 def test_shared_memory_beyond_48_kb(worker: Worker, device: Device) -> None:
     assert judged(worker, device, 11).status is Status.OK
 
@@ -130,17 +138,20 @@ def test_cublas(worker: Worker, device: Device) -> None:
 def test_cublas_computes_the_product_that_is_meant(worker: Worker, device: Device) -> None:
     import cupy
 
-    from tuner.measure import _cublas
+    from tuner.backends.cublas import Cublas
 
     rng = cupy.random.default_rng(0)
+    cublas = Cublas()
+    cublas.use_stream(cupy.cuda.get_current_stream())
     for gemm in (Gemm(32, 48, 64), Gemm(32, 48, 64, transpose_b=True), Gemm(32, 48, 64, transpose_a=True)):
         a = rng.standard_normal((gemm.k, gemm.m) if gemm.transpose_a else (gemm.m, gemm.k), dtype=cupy.float32)
         b = rng.standard_normal((gemm.n, gemm.k) if gemm.transpose_b else (gemm.k, gemm.n), dtype=cupy.float32)
         a, b, c = a.astype(cupy.float16), b.astype(cupy.float16), cupy.empty((gemm.m, gemm.n), cupy.float16)
-        _cublas()(gemm, a, b, c)
+        cublas.multiply(gemm, a, b, c)
         wide_a, wide_b = a.astype(cupy.float32), b.astype(cupy.float32)
         expected = (wide_a.T if gemm.transpose_a else wide_a) @ (wide_b.T if gemm.transpose_b else wide_b)
         assert float(cupy.abs(c - expected).max()) < 0.05
+    cublas.close()
 
 
 def test_a_binary_for_another_architecture_is_refused(worker: Worker, device: Device) -> None:
