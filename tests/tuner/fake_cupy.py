@@ -57,7 +57,7 @@ class Gpu:
             def __call__(self, grid: Any, block: Any, values: tuple[Any, ...], shared_mem: int = 0) -> None:
                 if gpu.launch_error:
                     raise CUDADriverError(gpu.launch_error)
-                gpu._do(lambda: gpu._run(values))
+                gpu.do(lambda: gpu.run(values))
 
         class RawModule:
             def __init__(self, *, path: str, enable_cooperative_groups: bool) -> None:
@@ -112,12 +112,12 @@ class Gpu:
         patch.setitem(sys.modules, "cupy.cuda", cuda)
         return self
 
-    def _run(self, values: tuple[Any, ...]) -> None:
+    def run(self, values: tuple[Any, ...]) -> None:
         self.launches.append(values)
         self.now_us += self.launch_us
         self.compute(*values)
 
-    def _do(self, action: Callable[[], None]) -> None:
+    def do(self, action: Callable[[], None]) -> None:
         if self._captured is not None:
             self._captured.append(action)
         else:

@@ -14,11 +14,12 @@ import pytest
 
 from tests.tuner.fake_cupy import Gpu, OutOfMemoryError
 from tests.tuner.toy import TOY, Toy
+from tuner import measure
 from tuner.backends.cuda import CudaRunner, Prepared
 from tuner.devices import find
 from tuner.judge import Job, WarmUp, _judged, _warm_up
-from tuner.kernel import Argument, Array, Role
-from tuner.measure import SAMPLES, Timing, time_kernel
+from tuner.kernel import Argument, Array, Gemm, Role
+from tuner.measure import SAMPLES, Timing, time_kernel, time_library
 from tuner.types import Binary, CacheState, Config, Failure, Launch, Problem, Status
 from tuner.verify import verify
 
@@ -225,3 +226,42 @@ def test_memory_that_is_too_small_is_a_failure(gpu: Gpu, runner: CudaRunner, mon
 def test_warming_up_launches_nothing(gpu: Gpu, runner: CudaRunner) -> None:
     _warm_up(runner, WarmUp(TOY, PROBLEM, CONFIG, 0))
     assert gpu.launches == []
+
+
+class FakeCublas:
+    """Products that take as long as a launch of the fake GPU."""
+
+    gpu: Gpu
+    closed = 0
+
+    def use_stream(self, stream: Any) -> None:
+        assert stream is not None
+
+    def multiply(self, gemm: Gemm, a: Any, b: Any, c: Any) -> None:
+        assert (a.size, b.size, c.size) == (gemm.m * gemm.k, gemm.k * gemm.n, gemm.m * gemm.n)
+        self.gpu.do(lambda: self.gpu.run((a, b, c, 0)))
+
+    def close(self) -> None:
+        FakeCublas.closed += 1
+
+
+def test_the_library_is_timed_on_all_its_products(
+    gpu: Gpu, runner: CudaRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FakeCublas.gpu = gpu
+    gpu.compute = lambda *_: None
+    monkeypatch.setattr(measure, "Cublas", FakeCublas)
+    before = FakeCublas.closed
+    seen = time_library(runner, (Gemm(32, 8, 16), Gemm(32, 16, 8)), cache=CacheState.HOT, seed=0)
+    assert isinstance(seen, Timing)
+    assert seen.median_us == pytest.approx(2 * gpu.launch_us)
+    assert FakeCublas.closed == before + 1
+
+
+def test_no_library_is_a_failure_that_says_so(runner: CudaRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> None:
+        raise ImportError("cuBLAS was not found")
+
+    monkeypatch.setattr(measure, "Cublas", missing)
+    seen = time_library(runner, (Gemm(32, 8, 16),), cache=CacheState.HOT, seed=0)
+    assert seen == Failure(Status.LAUNCH, "cuBLAS is not installed: cuBLAS was not found")
