@@ -1,7 +1,7 @@
 // Conversions between half, float and double, and half arithmetic, element by element.
 #include <cuda_fp16.h>
-extern "C" __global__ void half_conversions(const half* h, float* widened, const float* f, half* narrowed, const double* d,
-                                            half* from_double, half* results, int n) {
+extern "C" __global__ void half_conversions(const half* h, float* widened, const float* f, half* narrowed,
+                                            const double* d, half* from_double, half* results, int n) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n) return;
     widened[i] = __half2float(h[i]);

@@ -2,8 +2,8 @@
 #include <cuda_fp16.h>
 #include <mma.h>
 using namespace nvcuda;
-extern "C" __global__ void wmma_product(const half* a, const half* b, const SUM* c, SUM* d, int leading_a, int leading_b,
-                                        int leading_c) {
+extern "C" __global__ void wmma_product(const half* a, const half* b, const SUM* c, SUM* d, int leading_a,
+                                        int leading_b, int leading_c) {
     wmma::fragment<wmma::matrix_a, TILE_M, TILE_N, 16, half, wmma::LAYOUT_A> fragment_a;
     wmma::fragment<wmma::matrix_b, TILE_M, TILE_N, 16, half, wmma::LAYOUT_B> fragment_b;
     wmma::fragment<wmma::accumulator, TILE_M, TILE_N, 16, SUM> sum;

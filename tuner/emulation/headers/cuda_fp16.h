@@ -53,7 +53,7 @@ inline half& __half::operator+=(half other) { return *this = *this + other; }
 inline half& __half::operator-=(half other) { return *this = *this - other; }
 inline half& __half::operator*=(half other) { return *this = *this * other; }
 inline half& __half::operator/=(half other) { return *this = *this / other; }
-#define MNT_HALF_COMPARISON(NAME, OPERATOR)                                                             \
+#define MNT_HALF_COMPARISON(NAME, OPERATOR)                                                            \
     inline bool operator OPERATOR(half a, half b) { return __half2float(a) OPERATOR __half2float(b); } \
     inline bool NAME(half a, half b) { return __half2float(a) OPERATOR __half2float(b); }
 MNT_HALF_COMPARISON(__hlt, <)

@@ -39,7 +39,8 @@ template <class Use, int M, int N, int K, class T, class Layout = void>
 struct fragment {
     static_assert(K == 16 && ((M == 16 && N == 16) || (M == 32 && N == 8) || (M == 8 && N == 32)),
                   "wmma shapes for half are 16x16x16, 32x8x16 and 8x32x16");
-    static_assert(std::is_same<T, half>::value || (std::is_same<T, float>::value && std::is_same<Use, accumulator>::value),
+    static_assert(std::is_same<T, half>::value ||
+                      (std::is_same<T, float>::value && std::is_same<Use, accumulator>::value),
                   "emulated fragments hold half, accumulators half or float");
     using Shape = MntShape<Use, M, N, K>;
     using element_type = T;
@@ -77,7 +78,8 @@ inline void store_matrix_sync(T* memory, const fragment<accumulator, M, N, K, T>
 }
 
 template <int M, int N, int K, class LayoutA, class LayoutB, class D, class C>
-MNT_UNCHECKED inline void mma_sync(fragment<accumulator, M, N, K, D>& d, const fragment<matrix_a, M, N, K, half, LayoutA>& a,
+MNT_UNCHECKED inline void mma_sync(fragment<accumulator, M, N, K, D>& d,
+                                   const fragment<matrix_a, M, N, K, half, LayoutA>& a,
                                    const fragment<matrix_b, M, N, K, half, LayoutB>& b,
                                    const fragment<accumulator, M, N, K, C>& c, MNT_SITE) {
     MntMma mma{a.x, b.x, c.x, d.x, M, N, LayoutA::is_row_major, LayoutB::is_row_major, sizeof(C) == 2, sizeof(D) == 2};

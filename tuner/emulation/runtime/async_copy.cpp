@@ -22,7 +22,8 @@ extern "C" void mnt_emulation_copy_async(void* to, const void* from, size_t byte
         if (bytes > zero_fill) checker_access(from, bytes - zero_fill, Access::read, Plain, file, line);
     }
     memset(to, 0xff, bytes);
-    fiber.copies.push_back({static_cast<char*>(to), static_cast<const char*>(from), bytes, zero_fill, fiber.copy_group});
+    fiber.copies.push_back(
+        {static_cast<char*>(to), static_cast<const char*>(from), bytes, zero_fill, fiber.copy_group});
 }
 
 extern "C" void mnt_emulation_copy_commit() { this_fiber()->copy_group++; }

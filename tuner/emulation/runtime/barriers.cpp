@@ -27,8 +27,9 @@ bool lanes_agree(const Block& block, const Fiber& fiber, unsigned lanes) {
         if (!(lanes >> lane & 1)) continue;
         const Fiber& other = *block.fibers[fiber.warp * 32 + lane];
         if (other.collective == fiber.collective && other.mask == fiber.mask && other.line == fiber.line) continue;
-        report("divergent-warp", Severity::ends_launch, "lane %u is in %s at %s with mask %08x, lane %u in %s at %s with mask %08x",
-               fiber.lane, collective_name(fiber.collective), position(fiber.file, fiber.line).c_str(), fiber.mask, lane,
+        report("divergent-warp", Severity::ends_launch,
+               "lane %u is in %s at %s with mask %08x, lane %u in %s at %s with mask %08x", fiber.lane,
+               collective_name(fiber.collective), position(fiber.file, fiber.line).c_str(), fiber.mask, lane,
                collective_name(other.collective), position(other.file, other.line).c_str(), other.mask);
         return false;
     }
@@ -48,9 +49,9 @@ extern "C" int mnt_emulation_barrier(int reduction, int predicate, const char* f
         block.barrier_line = line;
         block.barrier_first = &fiber;
     } else if (block.barrier_line != line || (block.barrier_file != file && strcmp(block.barrier_file, file) != 0)) {
-        report("divergent-barrier", Severity::goes_on, "thread %u waits at the __syncthreads of %s, thread %u at that of %s",
-               block.barrier_first->rank, position(block.barrier_file, block.barrier_line).c_str(), fiber.rank,
-               position(file, line).c_str());
+        report("divergent-barrier", Severity::goes_on,
+               "thread %u waits at the __syncthreads of %s, thread %u at that of %s", block.barrier_first->rank,
+               position(block.barrier_file, block.barrier_line).c_str(), fiber.rank, position(file, line).c_str());
     }
     block.barrier_reduction = reduction;
     block.barrier_true += predicate != 0;
@@ -80,8 +81,8 @@ extern "C" void mnt_emulation_collective(unsigned mask, int kind, void* lane_dat
     Block& block = *fiber.owner();
     Warp& warp = block.warps[fiber.warp];
     if (!(mask >> fiber.lane & 1))
-        report("divergent-warp", Severity::goes_on, "%s at %s: mask %08x lacks the calling lane %u", collective_name(kind),
-               position(file, line).c_str(), mask, fiber.lane);
+        report("divergent-warp", Severity::goes_on, "%s at %s: mask %08x lacks the calling lane %u",
+               collective_name(kind), position(file, line).c_str(), mask, fiber.lane);
     mask &= warp.live;
     fiber.mask = mask;
     fiber.collective = kind;
@@ -105,7 +106,8 @@ extern "C" void mnt_emulation_collective(unsigned mask, int kind, void* lane_dat
         Fiber* const* first = &block.fibers[fiber.warp * 32];
         if (perform) {
             void* data[32];
-            for (unsigned lane = 0; lane < 32; ++lane) data[lane] = lanes >> lane & 1 ? first[lane]->lane_data : nullptr;
+            for (unsigned lane = 0; lane < 32; ++lane)
+                data[lane] = lanes >> lane & 1 ? first[lane]->lane_data : nullptr;
             perform(data, lanes);
         }
         if (kind == MNT_SYNCWARP && current_launch->checked) checker_warp_barrier(block, fiber.warp, lanes);

@@ -81,8 +81,9 @@ bool find_target(Fiber& fiber, uintptr_t address, size_t bytes, Access access, c
     const size_t in_mapping = address - reinterpret_cast<uintptr_t>(block.shared_mapping);
     if (in_mapping < block.shared_mapping_bytes) {
         if (in_shared >= block.shared_bytes || in_shared + bytes > block.shared_bytes) {
-            report("out-of-bounds", Severity::ends_launch, "%zu-byte %s at byte %td of %zu bytes of dynamic shared memory, %s",
-                   bytes, verb(access), static_cast<ptrdiff_t>(in_shared), block.shared_bytes, site.text().c_str());
+            report("out-of-bounds", Severity::ends_launch,
+                   "%zu-byte %s at byte %td of %zu bytes of dynamic shared memory, %s", bytes, verb(access),
+                   static_cast<ptrdiff_t>(in_shared), block.shared_bytes, site.text().c_str());
             abandon_fiber();
         }
         target = {block.shared_shadow.data(), in_shared, "shared memory", false};
@@ -106,10 +107,12 @@ bool find_target(Fiber& fiber, uintptr_t address, size_t bytes, Access access, c
     return true;
 }
 
-void report_race(const Fiber& fiber, Access access, const Target& target, size_t byte, const char* before, unsigned thread,
-                 uint32_t block, const Site& site) {
-    report("race", Severity::goes_on, "%s of %s byte %zu by thread %u of block %u, %s by thread %u of block %u, nothing orders them, %s",
-           verb(access), target.what.c_str(), byte, fiber.rank, fiber.owner()->id, before, thread, block, site.text().c_str());
+void report_race(const Fiber& fiber, Access access, const Target& target, size_t byte, const char* before,
+                 unsigned thread, uint32_t block, const Site& site) {
+    report("race", Severity::goes_on,
+           "%s of %s byte %zu by thread %u of block %u, %s by thread %u of block %u, nothing orders them, %s",
+           verb(access), target.what.c_str(), byte, fiber.rank, fiber.owner()->id, before, thread, block,
+           site.text().c_str());
 }
 
 bool races_with_write(const Fiber& fiber, const ShadowCell& cell, Access access, uint8_t kind) {
@@ -145,7 +148,8 @@ void note_read(const Fiber& fiber, ShadowCell& cell, uint8_t kind) {
     uint8_t many = 0;
     if (cell.read_time >= ordered_before) {
         const bool same_phase = cell.read_block == block.id && cell.read_time >= block.last_barrier;
-        if (cell.read_block != block.id) many = kManyThreads | kManyWarps;
+        if (cell.read_block != block.id)
+            many = kManyThreads | kManyWarps;
         else if (same_phase) {
             many = cell.read_kind & (kManyThreads | kManyWarps);
             if (cell.read_thread != fiber.rank) many |= kManyThreads;
@@ -165,25 +169,6 @@ void note_write(const Fiber& fiber, ShadowCell& cell, uint8_t kind) {
     cell.write_kind = kind;
     cell.read_time = 0;
     cell.read_kind = 0;
-}
-
-void publish(Fiber& fiber, uintptr_t address) {
-    Block& block = *fiber.owner();
-    if (fiber.fenced.empty() && block.fenced_barrier == 0) return;
-    View& view = published[address];
-    merge(view, fiber.fenced);
-    if (block.fenced_barrier) {
-        merge(view, block.view);
-        Published& own = view[block.id];
-        own.block_time = std::max(own.block_time, block.fenced_barrier);
-    }
-}
-
-void acquire(Fiber& fiber, uintptr_t address) {
-    const auto found = published.find(address);
-    if (found == published.end()) return;
-    merge(fiber.acquired, found->second);
-    fiber.owner()->any_acquired = true;
 }
 
 }  // namespace
@@ -251,33 +236,29 @@ void checker_access(const void* pointer, size_t bytes, Access access, uint8_t ki
     Target target;
     if (!find_target(fiber, address, bytes, access, site, target)) return;
     if (!(kind & Collective) && (bytes & (bytes - 1)) == 0 && address % bytes)
-        report("misaligned", Severity::goes_on, "%zu-byte %s of %s at byte %zu, %s", bytes, verb(access), target.what.c_str(),
-               target.offset, site.text().c_str());
+        report("misaligned", Severity::goes_on, "%zu-byte %s of %s at byte %zu, %s", bytes, verb(access),
+               target.what.c_str(), target.offset, site.text().c_str());
 
     const bool write = access == Access::write;
     for (size_t i = target.offset / 2; i <= (target.offset + bytes - 1) / 2; ++i) {
         ShadowCell& cell = target.cells[i];
         if (!write && cell.write_time == 0 && !target.initialised) {
-            report("uninitialised", Severity::goes_on, "read of %s byte %zu, which nobody has written, %s", target.what.c_str(),
-                   2 * i, site.text().c_str());
+            report("uninitialised", Severity::goes_on, "read of %s byte %zu, which nobody has written, %s",
+                   target.what.c_str(), 2 * i, site.text().c_str());
             cell.write_time = kWrittenBefore;  // one report is enough
         }
         if (races_with_write(fiber, cell, access, kind))
             report_race(fiber, access, target, 2 * i, "written", cell.write_thread, cell.write_block, site);
         else if (write && write_races_with_read(fiber, cell, kind))
             report_race(fiber, access, target, 2 * i, "read", cell.read_thread, cell.read_block, site);
-        if (write) note_write(fiber, cell, kind);
-        else note_read(fiber, cell, kind);
+        if (write)
+            note_write(fiber, cell, kind);
+        else
+            note_read(fiber, cell, kind);
     }
 }
 
-}  // namespace emulation
-
-using namespace emulation;
-
-extern "C" void mnt_emulation_fence() {
-    if (!current_launch->checked) return;
-    Fiber& fiber = *this_fiber();
+void checker_fence(Fiber& fiber) {
     Block& block = *fiber.owner();
     merge(fiber.fenced, block.view);
     merge(fiber.fenced, fiber.acquired);
@@ -287,64 +268,23 @@ extern "C" void mnt_emulation_fence() {
     block.fence_since_barrier = true;
 }
 
-extern "C" void mnt_emulation_atomic_access(const void* pointer, int bytes, bool write, const char* file, int line) {
-    const auto address = reinterpret_cast<uintptr_t>(pointer);
-    Fiber& fiber = *this_fiber();
-    fiber.file = file;
-    fiber.line = line;
-    if (address % static_cast<unsigned>(bytes)) {
-        report("misaligned", Severity::ends_launch, "%d-byte atomic at %s", bytes, position(file, line).c_str());
-        abandon_fiber();
+void checker_publish(Fiber& fiber, uintptr_t address) {
+    Block& block = *fiber.owner();
+    if (fiber.fenced.empty() && block.fenced_barrier == 0) return;
+    View& view = published[address];
+    merge(view, fiber.fenced);
+    if (block.fenced_barrier) {
+        merge(view, block.view);
+        Published& own = view[block.id];
+        own.block_time = std::max(own.block_time, block.fenced_barrier);
     }
-    if (!current_launch->checked) return;
-    if (write) publish(fiber, address);
-    acquire(fiber, address);
-    checker_access(pointer, static_cast<size_t>(bytes), write ? Access::write : Access::read, Atomic, file, line);
 }
 
-// A load or store that goes to the L2 or is volatile. Two of them do not race (that is how blocks hand over words that
-// carry their own flag), but one of them and a plain access do.
-static void visible_access(const void* pointer, int bytes, bool write, const char* file, int line, uintptr_t pc) {
-    if (!this_worker || !this_worker->current) return;
-    Fiber& fiber = *this_fiber();
-    const auto address = reinterpret_cast<uintptr_t>(pointer);
-    if (write) publish(fiber, address);
-    else acquire(fiber, address);
-    checker_access(pointer, static_cast<size_t>(bytes), write ? Access::write : Access::read, Atomic, file, line, pc);
+void checker_acquire(Fiber& fiber, uintptr_t address) {
+    const auto found = published.find(address);
+    if (found == published.end()) return;
+    merge(fiber.acquired, found->second);
+    fiber.owner()->any_acquired = true;
 }
 
-extern "C" void mnt_emulation_cached_access(const void* pointer, int bytes, bool write, const char* file, int line) {
-    Fiber& fiber = *this_fiber();
-    fiber.file = file;
-    fiber.line = line;
-    if (current_launch->checked) visible_access(pointer, bytes, write, file, line, 0);
-}
-
-// ---- the hooks that g++ -fsanitize=thread calls
-
-#define MNT_PC reinterpret_cast<uintptr_t>(__builtin_return_address(0))
-#define MNT_HOOKS(BYTES)                                                                                            \
-    extern "C" void __tsan_read##BYTES(void* p) { checker_access(p, BYTES, Access::read, Plain, nullptr, 0, MNT_PC); }   \
-    extern "C" void __tsan_write##BYTES(void* p) { checker_access(p, BYTES, Access::write, Plain, nullptr, 0, MNT_PC); } \
-    extern "C" void __tsan_unaligned_read##BYTES(void* p) {                                                         \
-        checker_access(p, BYTES, Access::read, Plain, nullptr, 0, MNT_PC);                                          \
-    }                                                                                                               \
-    extern "C" void __tsan_unaligned_write##BYTES(void* p) {                                                        \
-        checker_access(p, BYTES, Access::write, Plain, nullptr, 0, MNT_PC);                                         \
-    }                                                                                                               \
-    extern "C" void __tsan_volatile_read##BYTES(void* p) { visible_access(p, BYTES, false, nullptr, 0, MNT_PC); }    \
-    extern "C" void __tsan_volatile_write##BYTES(void* p) { visible_access(p, BYTES, true, nullptr, 0, MNT_PC); }
-MNT_HOOKS(1)
-MNT_HOOKS(2)
-MNT_HOOKS(4)
-MNT_HOOKS(8)
-MNT_HOOKS(16)
-extern "C" void __tsan_read_range(void* p, size_t bytes) {
-    checker_access(p, bytes, Access::read, Plain, nullptr, 0, MNT_PC);
-}
-extern "C" void __tsan_write_range(void* p, size_t bytes) {
-    checker_access(p, bytes, Access::write, Plain, nullptr, 0, MNT_PC);
-}
-extern "C" void __tsan_init() {}
-extern "C" void __tsan_func_entry(void*) {}
-extern "C" void __tsan_func_exit() {}
+}  // namespace emulation

@@ -1,5 +1,6 @@
-// The race and initialisation checker. A checked kernel is compiled with -fsanitize=thread and linked with the hooks in
-// checker.cpp, so it sees every load and store; a shadow of each 2 bytes remembers the last write and the last read.
+// The race and initialisation checker. A checked kernel is compiled with -fsanitize=thread and linked with
+// checker_hooks.cpp, so it sees every load and store; a shadow of each 2 bytes remembers the last write and the last
+// read.
 #pragma once
 
 #include "memory.h"
@@ -17,6 +18,13 @@ void checker_start_block(Block& block);
 void checker_block_barrier(Block& block);
 void checker_warp_barrier(Block& block, unsigned warp, unsigned lanes);
 void checker_grid_barrier();
+
+// A __threadfence by `fiber`: what it has done and seen may be published from now on.
+void checker_fence(Fiber& fiber);
+// `fiber` stores to `address`, and thereby publishes what it (or its block, before a barrier) has fenced.
+void checker_publish(Fiber& fiber, uintptr_t address);
+// `fiber` loads from `address`, and thereby sees what was published through it.
+void checker_acquire(Fiber& fiber, uintptr_t address);
 
 // One access by the running fiber. `file` is null where only the program counter is known.
 void checker_access(const void* address, size_t bytes, Access access, uint8_t kind, const char* file, int line,

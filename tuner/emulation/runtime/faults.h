@@ -1,9 +1,11 @@
-// What stops a kernel in the middle: signals (guard pages, traps), the checks that g++ compiles in, the time limit.
+// What stops a kernel in the middle: signals (guard pages, traps), and the checks that g++ compiles in.
 #pragma once
 
 #include <signal.h>
+#include <stdint.h>
 
 #include <memory>
+#include <string>
 
 namespace emulation {
 
@@ -29,16 +31,9 @@ private:
     std::unique_ptr<char[]> memory;
 };
 
-// Ends the launch at `seconds` from now by interrupting the workers, and hurries them along once it is aborting.
-class TimeLimit {
-public:
-    TimeLimit(double seconds, int workers);
-    ~TimeLimit();
-    TimeLimit(const TimeLimit&) = delete;
-    TimeLimit& operator=(const TimeLimit&) = delete;
-};
-
-// Registers the calling OS thread as worker `index`, for the time limit to interrupt.
-void register_worker_thread(int index);
+// The program counter at which a signal came, from the handler's context; 0 on processors where that is not known.
+uintptr_t interrupted_at(void* signal_context);
+// ", gemm.cu:42": the kernel's line, or, inside a runtime function, the line that called it; empty where unknown.
+std::string position_of_fiber(uintptr_t program_counter);
 
 }  // namespace emulation

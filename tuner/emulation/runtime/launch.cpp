@@ -9,11 +9,13 @@
 #include <memory>
 #include <mutex>
 
+#include "blocks.h"
 #include "checker.h"
 #include "faults.h"
 #include "memory.h"
 #include "report.h"
 #include "scheduler.h"
+#include "time_limit.h"
 #include "workers.h"
 
 namespace emulation {
@@ -46,7 +48,8 @@ int describe_module(dl_phdr_info* info, size_t, void* data) {
     for (int i = 0; i < info->dlpi_phnum; ++i) {
         const auto& segment = info->dlpi_phdr[i];
         if (segment.p_type != PT_TLS) continue;
-        search.module.marker_offset = static_cast<ptrdiff_t>(search.marker - reinterpret_cast<uintptr_t>(info->dlpi_tls_data));
+        search.module.marker_offset =
+            static_cast<ptrdiff_t>(search.marker - reinterpret_cast<uintptr_t>(info->dlpi_tls_data));
         search.module.static_shared_bytes = segment.p_memsz > 1 ? segment.p_memsz : 0;  // 1: the marker alone
     }
     return 1;
@@ -120,8 +123,8 @@ bool pass_grid_barrier(int waiting, int finished) {
         barrier.go_on = barrier.waiting > 0 && !current_launch->aborting;
         if (barrier.go_on && barrier.finished > 0) {
             barrier.go_on = false;
-            report("grid-sync", Severity::ends_launch, "%d blocks wait for the grid, but %d have ended", barrier.waiting,
-                   barrier.finished);
+            report("grid-sync", Severity::ends_launch, "%d blocks wait for the grid, but %d have ended",
+                   barrier.waiting, barrier.finished);
         }
         barrier.arrived = barrier.waiting = barrier.finished = 0;
         if (current_launch->checked) checker_grid_barrier();
@@ -148,8 +151,10 @@ void work_cooperatively(int index) {
         for (Block* block : mine) {
             if (launch.aborting) break;
             if (!block->finished() && block->at_grid_barrier < block->threads) run_block(*block);
-            if (block->finished()) ++finished;
-            else if (block->at_grid_barrier == block->threads) ++waiting;
+            if (block->finished())
+                ++finished;
+            else if (block->at_grid_barrier == block->threads)
+                ++waiting;
         }
         if (!launch.aborting && static_cast<size_t>(waiting + finished) < mine.size()) {
             sched_yield();
@@ -187,13 +192,15 @@ bool allowed(const Launch& launch) {
         report("launch", Severity::ends_launch, "%llu blocks", static_cast<unsigned long long>(blocks));
     if (launch.request->shared_bytes > kMaxSharedBytes)
         report("launch", Severity::ends_launch, "%llu bytes of shared memory (no GPU offers more than %llu)",
-               static_cast<unsigned long long>(launch.request->shared_bytes), static_cast<unsigned long long>(kMaxSharedBytes));
+               static_cast<unsigned long long>(launch.request->shared_bytes),
+               static_cast<unsigned long long>(kMaxSharedBytes));
     return !launch.aborting;
 }
 
 void run(Launch& launch) {
     launch.blocks = launch.grid.x * launch.grid.y * launch.grid.z;
-    launch.workers = launch.checked ? 1 : std::max(1, std::min(launch.request->threads, static_cast<int>(launch.blocks)));
+    launch.workers =
+        launch.checked ? 1 : std::max(1, std::min(launch.request->threads, static_cast<int>(launch.blocks)));
     order_blocks(launch);
     if (launch.checked) checker_start_launch();
     register_worker_thread(0);

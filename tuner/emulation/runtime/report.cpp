@@ -37,8 +37,8 @@ void report(const char* kind, Severity severity, const char* format, ...) {
     const Fiber* fiber = this_worker ? this_worker->current : nullptr;
     if (fiber) {
         const uint3 b = fiber->block->index, t = fiber->index;
-        snprintf(whole, sizeof whole, "%s: %s [%s block (%u,%u,%u) thread (%u,%u,%u)]", kind, text, kernel, b.x, b.y, b.z,
-                 t.x, t.y, t.z);
+        snprintf(whole, sizeof whole, "%s: %s [%s block (%u,%u,%u) thread (%u,%u,%u)]", kind, text, kernel, b.x, b.y,
+                 b.z, t.x, t.y, t.z);
     } else {
         snprintf(whole, sizeof whole, "%s: %s [%s]", kind, text, kernel);
     }

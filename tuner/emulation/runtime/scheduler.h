@@ -5,8 +5,8 @@
 
 namespace emulation {
 
-// Prepares `block` as block `id` of the launch, all its fibers ready at the kernel's entry.
-void start_block(Block& block, uint32_t id);
+// What every fiber starts with: runs the kernel, then hands over to the next fiber for good.
+void run_fiber();
 // Runs the block's fibers until none is ready: all have ended, or wait for the grid, or have yielded to other blocks.
 // Reports threads that can never go on.
 void run_block(Block& block);

@@ -83,7 +83,7 @@ struct Product {
 };
 
 // An operand as it lay in memory: lane after lane, the upper lanes repeating the lower ones where it is small.
-void gather(void** lanes, const void* MntMma::*operand, int size, float* out, bool& poison) {
+void gather(void** lanes, const void* MntMma::* operand, int size, float* out, bool& poison) {
     for (int lane = 0; lane < size / 16; ++lane) {
         const auto* halves = static_cast<const uint16_t*>(static_cast<MntMma*>(lanes[lane])->*operand);
         poison |= has_poison(halves, 16);
@@ -140,7 +140,8 @@ void multiply(Product& product) {
 
 float toward_zero(double value) {
     const float nearest = static_cast<float>(value);
-    if (isfinite(nearest) && fabs(static_cast<double>(nearest)) > fabs(value)) return bits_float(float_bits(nearest) - 1);
+    if (isfinite(nearest) && fabs(static_cast<double>(nearest)) > fabs(value))
+        return bits_float(float_bits(nearest) - 1);
     return nearest;
 }
 
@@ -193,13 +194,18 @@ extern "C" void mnt_emulation_mma(void** lanes, unsigned) {
     gather_all(lanes, mma, product);
     if (product.poison) {
         const Fiber& fiber = *this_fiber();
-        report("poison", Severity::goes_on, "mma_sync at %s reads a fragment that was never filled, or filled from such memory",
+        report("poison", Severity::goes_on,
+               "mma_sync at %s reads a fragment that was never filled, or filled from such memory",
                position(fiber.file, fiber.line).c_str());
     }
-    if (mma.d_half || current_launch->precise) multiply_rounding_every(current_launch->precise ? kPreciseStep : K, mma, product);
-    else if (mma.n == 16) multiply<16, 16>(product);
-    else if (mma.n == 8) multiply<32, 8>(product);
-    else multiply<8, 32>(product);
+    if (mma.d_half || current_launch->precise)
+        multiply_rounding_every(current_launch->precise ? kPreciseStep : K, mma, product);
+    else if (mma.n == 16)
+        multiply<16, 16>(product);
+    else if (mma.n == 8)
+        multiply<32, 8>(product);
+    else
+        multiply<8, 32>(product);
 
     for (int lane = 0; lane < 32; ++lane) {
         void* d = static_cast<MntMma*>(lanes[lane])->d;

@@ -8,7 +8,7 @@
 #include <mutex>
 #include <thread>
 
-#include "faults.h"
+#include "time_limit.h"
 
 namespace emulation {
 namespace {

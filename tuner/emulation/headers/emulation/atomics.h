@@ -23,9 +23,9 @@ struct Same {
 };
 }  // namespace emulation
 
-#define MNT_ATOMIC(NAME, EXPRESSION)                                                                                \
-    template <class T>                                                                                              \
-    inline T NAME(T* address, typename emulation::Same<T>::type value, MNT_SITE) {                                  \
+#define MNT_ATOMIC(NAME, EXPRESSION)                                                                                   \
+    template <class T>                                                                                                 \
+    inline T NAME(T* address, typename emulation::Same<T>::type value, MNT_SITE) {                                     \
         return emulation::read_modify_write(address, [&](T old) { return static_cast<T>(EXPRESSION); }, file_, line_); \
     }
 MNT_ATOMIC(atomicAdd, old + value)

@@ -50,14 +50,12 @@ inline const MntParameter* parameters(void (*)(P...), int* count) {
 }  // namespace emulation
 
 #define MNT_EXPORTED extern "C" __attribute__((visibility("default"))) MNT_UNCHECKED
-#define MNT_EXPORT_KERNEL(NAME)                                                                         \
-    static thread_local char mnt_static_shared_marker;                                                  \
-    MNT_EXPORTED void mnt_kernel_entry(void** arguments) { emulation::invoke(NAME, arguments); }        \
-    MNT_EXPORTED const MntParameter* mnt_kernel_parameters(int* count) {                                \
-        return emulation::parameters(NAME, count);                                                      \
-    }                                                                                                   \
-    MNT_EXPORTED void* mnt_kernel_static_shared() { return &mnt_static_shared_marker; }                 \
-    /* A failed assert() in a kernel is a report, not the end of the process. */                        \
-    extern "C" void __assert_fail(const char* text, const char* file, unsigned line, const char*) noexcept { \
-        mnt_emulation_trap(text, file, static_cast<int>(line));                                         \
+#define MNT_EXPORT_KERNEL(NAME)                                                                                       \
+    static thread_local char mnt_static_shared_marker;                                                                \
+    MNT_EXPORTED void mnt_kernel_entry(void** arguments) { emulation::invoke(NAME, arguments); }                      \
+    MNT_EXPORTED const MntParameter* mnt_kernel_parameters(int* count) { return emulation::parameters(NAME, count); } \
+    MNT_EXPORTED void* mnt_kernel_static_shared() { return &mnt_static_shared_marker; }                               \
+    /* A failed assert() in a kernel is a report, not the end of the process. */                                      \
+    extern "C" void __assert_fail(const char* text, const char* file, unsigned line, const char*) noexcept {          \
+        mnt_emulation_trap(text, file, static_cast<int>(line));                                                       \
     }

@@ -1,8 +1,8 @@
 // The interface between a kernel that was compiled by g++ and the emulation's runtime: CUDA's keywords and vector
 // types, the thread that is running, and the functions that runtime/*.cpp implement.
 //
-// A CUDA thread is a fiber. The function-like built-ins (barriers, shuffles, WMMA) end in `mnt_emulation_*` calls, which
-// may suspend the fiber until the others have arrived.
+// A CUDA thread is a fiber. The function-like built-ins (barriers, shuffles, WMMA) end in `mnt_emulation_*` calls,
+// which may suspend the fiber until the others have arrived.
 #pragma once
 
 #include <stddef.h>
@@ -55,8 +55,9 @@ struct MntThread {
 enum MntCollective { MNT_SHUFFLE, MNT_SYNCWARP, MNT_VOTE, MNT_MMA, MNT_FRAGMENT_LOAD, MNT_FRAGMENT_STORE };
 enum MntReduction { MNT_REDUCE_NONE, MNT_REDUCE_COUNT, MNT_REDUCE_AND, MNT_REDUCE_OR };
 
-// A fragment's view of memory: `size` elements in runs of `inner` contiguous ones, runs `leading` elements apart. A lane
-// holds `count` consecutive elements. `transposed`: the accumulator is kept row by row, but memory is column-major.
+// A fragment's view of memory: `size` elements in runs of `inner` contiguous ones, runs `leading` elements apart. A
+// lane holds `count` consecutive elements. `transposed`: the accumulator is kept row by row, but memory is
+// column-major.
 struct MntTile {
     int element_bytes, inner, size, count;
     bool transposed;

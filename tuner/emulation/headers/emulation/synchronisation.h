@@ -40,8 +40,10 @@ MNT_UNCHECKED void perform_shuffle(void** lanes, unsigned) {
         if (!lanes[lane]) continue;
         auto* mine = static_cast<Shuffle<T>*>(lanes[lane]);
         auto* source = static_cast<Shuffle<T>*>(lanes[mine->source & 31]);
-        if (source) mine->taken = source->given;
-        else __builtin_memset(static_cast<void*>(&mine->taken), 0xff, sizeof(T));  // a lane outside the mask: poison
+        if (source)
+            mine->taken = source->given;
+        else
+            __builtin_memset(static_cast<void*>(&mine->taken), 0xff, sizeof(T));  // a lane outside the mask: poison
     }
 }
 template <class T>
@@ -90,5 +92,9 @@ MNT_UNCHECKED inline unsigned __ballot_sync(unsigned mask, int predicate, MNT_SI
     mnt_emulation_collective(mask, MNT_VOTE, &vote, emulation::perform_vote, file_, line_);
     return vote.ballot;
 }
-inline int __any_sync(unsigned mask, int predicate, MNT_SITE) { return __ballot_sync(mask, predicate, file_, line_) != 0; }
-inline int __all_sync(unsigned mask, int predicate, MNT_SITE) { return __ballot_sync(mask, !predicate, file_, line_) == 0; }
+inline int __any_sync(unsigned mask, int predicate, MNT_SITE) {
+    return __ballot_sync(mask, predicate, file_, line_) != 0;
+}
+inline int __all_sync(unsigned mask, int predicate, MNT_SITE) {
+    return __ballot_sync(mask, !predicate, file_, line_) == 0;
+}
