@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from functools import wraps
 from pathlib import Path
@@ -19,11 +19,11 @@ from tuner.errors import UserError
 class OneSentence(TyperGroup):
     """Says what is wrong with the arguments in one sentence, as the commands do, instead of Typer's usage box."""
 
-    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+    def main(self, args: Sequence[str] | None = None, *, standalone_mode: bool = True, **extra: Any) -> Any:  # type: ignore[override]
         if not standalone_mode:
-            return super().main(*args, standalone_mode=False, **extra)
+            return super().main(args, standalone_mode=False, **extra)
         try:
-            code = super().main(*args, standalone_mode=False, **extra)
+            code = super().main(args, standalone_mode=False, **extra)
         except Exception as error:
             # Whichever click this Typer brings: its usage errors know how to say what is wrong, nothing else does.
             if not hasattr(error, "format_message"):

@@ -1,4 +1,4 @@
-"""Three ways to judge a configuration: run it on the GPU (`cuda`), on the CPU (`emulate`), or predict its time (`model`)."""
+"""Ways to judge a configuration: run it on the GPU (`cuda`), on the CPU (`emulate`), or predict its time (`model`)."""
 
 from __future__ import annotations
 
