@@ -255,8 +255,8 @@ class Scale(Kernel):
     def reference(self, problem: Problem, inputs: Mapping[str, Any]) -> dict[str, Any]:
         return {"y": 3 * inputs["x"]}
 
-    def tolerance(self, problem: Problem, config: Config) -> float:
-        return 1e-6
+    def tolerance(self, problem: Problem, config: Config) -> Mapping[str, float]:
+        return {"y": 1e-6}
 
     def work(self, problem: Problem, config: Config) -> Work:
         raise NotImplementedError
