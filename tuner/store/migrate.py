@@ -44,7 +44,7 @@ def prepare(database: Database) -> None:
             f"{HEAD}; copy it to where it can be written and name that with --db."
         )
     # The transaction is the lock: another process that opens the store waits here, then finds the work done.
-    with database.connection(write=True) as connection:
+    with database.migrating() as connection:
         if connection.dialect.name == "postgresql":
             connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": _POSTGRESQL_LOCK})
         version = _version(connection)

@@ -27,6 +27,7 @@ BUSY_TIMEOUT_S = 30.0
 """How long a writer waits for another one. A transaction takes milliseconds."""
 
 _WRITE = "mnist_tune_write"
+_REMAKE = "mnist_tune_remake"
 
 
 class Database:
@@ -57,6 +58,21 @@ class Database:
         """
         with self._explained(), (self._writer if write else self.engine).begin() as connection:
             yield connection
+
+    @contextmanager
+    def migrating(self) -> Iterator[Connection]:
+        """A connection in a transaction that may remake tables which others refer to.
+
+        SQLite would take that for a broken foreign key, so here the foreign keys are checked once, at the end.
+        """
+        with self._explained(), self._writer.execution_options(**{_REMAKE: True}).begin() as connection:
+            yield connection
+            if self.location.is_sqlite:
+                broken = sorted({row[0] for row in connection.exec_driver_sql("PRAGMA foreign_key_check")})
+                if broken:
+                    raise RuntimeError(
+                        f"the migration left tables that refer to rows that are not there: {', '.join(broken)}"
+                    )
 
     @contextmanager
     def reading(self) -> Iterator[Session]:
@@ -139,7 +155,6 @@ def _connect(location: Location, flags: str = "") -> sqlite3.Connection:
     connection = sqlite3.connect(
         target, uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
     )
-    connection.execute("PRAGMA foreign_keys=ON")
     # FULL: a commit is on the disk, not only in the kernel's memory, before it is acknowledged.
     connection.execute("PRAGMA synchronous=FULL")
     return connection
@@ -157,7 +172,9 @@ def _sqlite_engine(location: Location) -> Engine:
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
         # A writer takes its lock at once, so that it waits its turn; a reader that turns writer would fail instead.
-        if not connection.get_execution_options().get(_WRITE):
+        options = connection.get_execution_options()
+        connection.exec_driver_sql(f"PRAGMA foreign_keys={'OFF' if options.get(_REMAKE) else 'ON'}")
+        if not options.get(_WRITE):
             connection.exec_driver_sql("BEGIN")
             return
         if location.path:

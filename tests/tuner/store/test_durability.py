@@ -138,6 +138,16 @@ def test_a_reader_that_stays_does_not_keep_rows_out_of_the_file(file: Path, kern
     assert sorted(path.name for path in file.parent.iterdir()) == ["copy.db", "tuning.db"]
 
 
+def test_how_sqlite_is_set_up(bench: Bench) -> None:
+    with bench.store._database.connection(write=True) as connection:
+        values = {
+            name: connection.exec_driver_sql(f"PRAGMA {name}").scalar()
+            for name in ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
+        }
+    # synchronous 2 is FULL: the log is on the disk before a commit returns.
+    assert values == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "busy_timeout": 30_000}
+
+
 def test_a_row_that_fails_midway_leaves_nothing(bench: Bench) -> None:
     with pytest.raises(Exception, match="not JSON serializable"):
         bench.record(measured(bench.problem(), config(), 5.0, extra={"bad": object()}))

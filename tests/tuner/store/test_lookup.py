@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from rich.console import Console
@@ -22,6 +23,7 @@ from tests.tuner.store.conftest import (
 )
 from tuner.store import Match, Rung
 from tuner.store.explain import as_json, explain, explain_lines, source_of
+from tuner.store.record import add_observation
 from tuner.types import Config, Kind, Status
 
 DEFAULT = config(32, 2)
@@ -50,6 +52,17 @@ class TestExact:
         bench.record(measured(problem, config(64), 9.0))
         assert bench.lookup(problem).config == config(16)
         assert bench.lookup(problem).expected_us == 7.0
+
+    def test_later_is_by_the_rows_own_time_not_by_when_it_came_into_this_store(self, bench: Bench) -> None:
+        """A row that is brought in from elsewhere may be older than one that is here."""
+        problem = bench.problem()
+        bench.record(measured(problem, config(64), 5.0))
+        [row] = bench.store.observations()
+        bench.record(failed(problem, config(64)))
+        older = replace(row, uuid="from elsewhere", created_at=row.created_at - timedelta(days=1))
+        with bench.store._database.writing() as session:
+            add_observation(session, older)
+        assert bench.lookup(problem).observation is None
 
     def test_another_devices_measurement_replaces_nothing(self, bench: Bench) -> None:
         problem = bench.problem()

@@ -41,13 +41,14 @@ def upgrade():
     op.create_table("clocks", sa.Column("id", sa.Integer(), primary_key=True))
     with op.batch_alter_table("observations") as table:
         table.add_column(sa.Column("energy_j", sa.Double()))
+    # SQLite makes the table anew for this, while other tables refer to it.
+    with op.batch_alter_table("devices") as table:
+        table.alter_column("name", type_=sa.Text(), existing_nullable=False)
     {then}
 
 
 def downgrade():
-    op.drop_table("clocks")
-    with op.batch_alter_table("observations") as table:
-        table.drop_column("energy_j")
+    raise NotImplementedError
 """
 
 
@@ -138,6 +139,25 @@ def test_an_older_store_is_upgraded_and_keeps_its_rows(file: Path, next_version)
     with closing(sqlite3.connect(file)) as connection:
         assert connection.execute("SELECT count(*), count(energy_j) FROM observations").fetchone() == (3, 0)
         assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
+        [(definition,)] = connection.execute("SELECT sql FROM sqlite_master WHERE name = 'devices'").fetchall()
+        assert "name TEXT NOT NULL" in definition
+
+
+def test_an_upgraded_store_checks_foreign_keys_again(file: Path, next_version) -> None:
+    restore(file)
+    next_version()
+    with Store.open(file) as store, store._database.connection() as connection:
+        assert connection.exec_driver_sql("PRAGMA foreign_keys").scalar() == 1
+
+
+def test_an_upgrade_that_would_leave_rows_without_their_device_is_undone(file: Path, next_version) -> None:
+    restore(file)
+    next_version(then="op.execute('DELETE FROM devices')")
+    with pytest.raises(RuntimeError, match="refer to rows that are not there: baselines, observations, races"):
+        Store.open(file)
+    assert version(file) == "0001"
+    with closing(sqlite3.connect(file)) as connection:
+        assert connection.execute("SELECT count(*) FROM devices").fetchone() == (1,)
 
 
 def test_an_upgrade_that_fails_changes_nothing(file: Path, next_version) -> None:
