@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
 import platform
 import re
 import shutil
@@ -58,7 +59,10 @@ def run_compiler(arguments: Sequence[str], text: str = "") -> str:
     Raises:
         EmulationBuildError: it failed; the message is its first error.
     """
-    result = subprocess.run([compiler(), *arguments], input=text, capture_output=True, text=True, check=False)
+    # In English and ASCII, whatever the user's language: the message is read for the word error.
+    environment = {**os.environ, "LC_ALL": "C"}
+    command = [compiler(), *arguments]
+    result = subprocess.run(command, input=text, env=environment, capture_output=True, text=True, check=False)
     if result.returncode != 0:
         raise EmulationBuildError(first_error(result.stderr))
     return result.stdout

@@ -30,7 +30,6 @@ class LaunchRequest(ctypes.Structure):
         ("reports", ctypes.c_void_p),
         ("grid", ctypes.c_uint32 * 3),
         ("block", ctypes.c_uint32 * 3),
-        ("argument_count", ctypes.c_uint32),
         ("cooperative", ctypes.c_int32),
         ("threads", ctypes.c_int32),
         ("seed", ctypes.c_int32),

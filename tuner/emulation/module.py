@@ -92,7 +92,6 @@ class Module:
             time_limit_s=time_limit,
             grid=launch.grid,
             block=launch.block,
-            argument_count=len(values),
             cooperative=launch.cooperative,
             threads=threads,
             seed=seed,

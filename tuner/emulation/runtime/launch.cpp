@@ -69,7 +69,6 @@ Worker& prepare_worker(int index) {
     }
     Worker& worker = *this_worker;
     const Module& module = *current_launch->module;
-    worker.index = index;
     worker.fibers_used = 0;
     worker.random = 88172645463325252ull ^ (static_cast<uint64_t>(current_launch->seed) + 1) * 0x9e3779b97f4a7c15ull ^
                     static_cast<uint64_t>(index);

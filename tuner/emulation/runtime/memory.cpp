@@ -41,11 +41,6 @@ Buffer* buffer_near(uintptr_t address) {
     return find(address);
 }
 
-Buffer* buffer_at(uintptr_t address) {
-    Buffer* buffer = buffer_near(address);
-    return buffer && address - reinterpret_cast<uintptr_t>(buffer->data) < buffer->bytes ? buffer : nullptr;
-}
-
 static char pattern_byte(const char* address, uint16_t pattern) {
     return static_cast<char>(reinterpret_cast<uintptr_t>(address) % 2 ? pattern >> 8 : pattern & 0xff);
 }

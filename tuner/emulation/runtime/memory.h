@@ -25,8 +25,6 @@ struct Buffer {
     std::string describe(uintptr_t address) const;
 };
 
-// The buffer that holds `address`, or null.
-Buffer* buffer_at(uintptr_t address);
 // The buffer that `address` lies in or beside (in its guard pages), or null.
 Buffer* buffer_near(uintptr_t address);
 // Calls `visit` for every buffer.

@@ -123,7 +123,7 @@ struct LaunchRequest {
     uint64_t shared_bytes;
     double time_limit_s;
     char* reports;  // out: one per line, to be freed with mnt_emulation_free_text; null where all went well
-    uint32_t grid[3], block[3], argument_count;
+    uint32_t grid[3], block[3];
     int32_t cooperative, threads, seed, precise, checked;
 };
 
@@ -148,7 +148,6 @@ struct Worker {
     size_t fibers_used;
     std::vector<Block*> blocks;
     char* static_shared;
-    int index;
 
     ~Worker();
 
