@@ -172,6 +172,8 @@ def test_the_plain_build_catches(kernel: str, fault: int, kind: str, seed: int) 
         ("out_of_bounds", 1, "out-of-bounds"),
         ("out_of_bounds", 2, "out-of-bounds"),
         ("out_of_bounds", 4, "out-of-bounds"),
+        ("out_of_bounds", 5, "out-of-bounds"),
+        ("out_of_bounds", 9, "out-of-bounds"),
         ("uninitialised", 1, "uninitialised"),
         ("uninitialised", 3, "uninitialised"),
         ("uninitialised", 4, "uninitialised"),

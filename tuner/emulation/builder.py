@@ -19,7 +19,7 @@ KERNEL_FLAGS = ("-O1", "-g1", "-w", "-fno-exceptions", "-fno-rtti", "-fno-gnu-un
 """-O1: -O2 compiles longer and runs no faster. -g1: reports name lines. Hidden, not unique: modules share nothing."""
 
 CHECKS = ("-fsanitize=alignment,bounds",)
-RACE_CHECKS = ("-fsanitize=thread", "--param=tsan-distinguish-volatile=1")
+RACE_CHECKS = (*CHECKS, "-fsanitize=thread", "--param=tsan-distinguish-volatile=1")
 
 
 def build(source: Path, entry: str, defines: Mapping[str, Value], *, checked: bool = False) -> Module:

@@ -74,7 +74,7 @@ struct Site {
 
 const char* verb(Access access) { return access == Access::write ? "write" : "read"; }
 
-// False where the access is none of the checker's business (constants, stacks).
+// False where the access is none of the checker's business (constants, __device__ variables).
 bool find_target(Fiber& fiber, uintptr_t address, size_t bytes, Access access, const Site& site, Target& target) {
     Block& block = *fiber.owner();
     const size_t in_shared = address - reinterpret_cast<uintptr_t>(block.dynamic_shared);
@@ -96,7 +96,14 @@ bool find_target(Fiber& fiber, uintptr_t address, size_t bytes, Access access, c
         return true;
     }
     Buffer* buffer = buffer_near(address);
-    if (!buffer) return false;
+    if (!buffer) {
+        // Constants and __device__ variables are the module's; nothing else is a kernel's to write to.
+        const Module& module = *current_launch->module;
+        if (access == Access::read || (address >= module.base && address < module.end)) return false;
+        report("out-of-bounds", Severity::ends_launch, "%zu-byte write to address %#zx, in no buffer, %s", bytes,
+               static_cast<size_t>(address), site.text().c_str());
+        abandon_fiber();
+    }
     const size_t offset = address - reinterpret_cast<uintptr_t>(buffer->data);
     if (offset >= buffer->bytes || offset + bytes > buffer->bytes) {
         report("out-of-bounds", Severity::ends_launch, "%zu-byte %s of %s, %s", bytes, verb(access),

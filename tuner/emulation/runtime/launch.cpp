@@ -34,23 +34,25 @@ struct ModuleSearch {
 
 int describe_module(dl_phdr_info* info, size_t, void* data) {
     auto& search = *static_cast<ModuleSearch*>(data);
-    bool ours = false;
+    Module& module = search.module;
+    uintptr_t end = 0;
     for (int i = 0; i < info->dlpi_phnum; ++i) {
         const auto& segment = info->dlpi_phdr[i];
         const uintptr_t begin = info->dlpi_addr + segment.p_vaddr;
-        if (segment.p_type != PT_LOAD || !(segment.p_flags & PF_X) || search.entry - begin >= segment.p_memsz) continue;
-        ours = true;
-        search.module.base = info->dlpi_addr;
-        search.module.text_begin = begin;
-        search.module.text_end = begin + segment.p_memsz;
+        if (segment.p_type != PT_LOAD) continue;
+        end = std::max<uintptr_t>(end, begin + segment.p_memsz);
+        if (!(segment.p_flags & PF_X) || search.entry - begin >= segment.p_memsz) continue;
+        module.text_begin = begin;
+        module.text_end = begin + segment.p_memsz;
     }
-    if (!ours) return 0;
+    if (!module.text_begin) return 0;
+    module.base = info->dlpi_addr;
+    module.end = end;
     for (int i = 0; i < info->dlpi_phnum; ++i) {
         const auto& segment = info->dlpi_phdr[i];
         if (segment.p_type != PT_TLS) continue;
-        search.module.marker_offset =
-            static_cast<ptrdiff_t>(search.marker - reinterpret_cast<uintptr_t>(info->dlpi_tls_data));
-        search.module.static_shared_bytes = segment.p_memsz > 1 ? segment.p_memsz : 0;  // 1: the marker alone
+        module.marker_offset = static_cast<ptrdiff_t>(search.marker - reinterpret_cast<uintptr_t>(info->dlpi_tls_data));
+        module.static_shared_bytes = segment.p_memsz > 1 ? segment.p_memsz : 0;  // 1: the marker alone
     }
     return 1;
 }
@@ -220,7 +222,7 @@ void run(Launch& launch) {
 using namespace emulation;
 
 extern "C" Module* mnt_emulation_open(void (*entry)(void**), void* (*static_shared)(), const char* name) {
-    auto* module = new Module{entry, static_shared, name, 0, 0, 0, 0, 0};
+    auto* module = new Module{entry, static_shared, name, 0, 0, 0, 0, 0, 0};
     ModuleSearch search{*module, reinterpret_cast<uintptr_t>(entry), reinterpret_cast<uintptr_t>(static_shared())};
     dl_iterate_phdr(describe_module, &search);
     return module;

@@ -110,7 +110,7 @@ struct Module {
     void (*entry)(void**);
     void* (*static_shared)();
     std::string name;
-    uintptr_t base, text_begin, text_end;
+    uintptr_t base, end, text_begin, text_end;
     // __shared__ variables lie in the library's thread-local segment; 0 bytes where it has none but the marker.
     size_t static_shared_bytes;
     ptrdiff_t marker_offset;
