@@ -50,7 +50,7 @@ void start_fiber(Fiber& fiber, Block& block, unsigned rank) {
     // Stacks lie at equal distances; different tops keep them out of each other's cache sets.
     const size_t colour = rank * 5 % 64 * 64;
     start_context(fiber.context, fiber.stack + kPageBytes, fiber.stack + kStackBytes - 256 - colour, run_fiber);
-    fiber.state = State::at_barrier;  // released below, all at once
+    fiber.state = State::at_barrier;  // start_block makes all ready at once
 }
 
 bool map_shared_memory(Block& block, size_t bytes) {

@@ -5,7 +5,6 @@
 #include "faults.h"
 
 #include <signal.h>
-#include <stdlib.h>
 #include <time.h>
 #include <ucontext.h>
 

@@ -1,4 +1,4 @@
-// Fibers, the ready queues of a block, and the blocks themselves; see scheduler.h.
+// Which fiber runs next, what a stuck block is waiting for, and yielding; see scheduler.h.
 #include "scheduler.h"
 
 #include <stdlib.h>
