@@ -70,7 +70,8 @@ class Worker:
         self._limit_s = limit_s
         self._child: BaseProcess | None = None
         self._pipe: Connection | None = None
-        self._complaints: Path | None = None
+        self._complaints: int | None = None
+        """A file with what the child wrote to stderr."""
         self._deaths: list[str] = []
         self.spawned = 0
         """Children so far."""
@@ -125,9 +126,7 @@ class Worker:
         self._end(kill=True)
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        handle, name = tempfile.mkstemp(prefix="mnist-tune-worker-")
-        os.close(handle)
-        self._complaints = Path(name)
+        self._complaints, name = tempfile.mkstemp(prefix="mnist-tune-worker-")
         child = context.Process(target=_serve, args=(self._make, theirs, name, os.getpid()), daemon=True)
         child.start()
         theirs.close()
@@ -140,6 +139,9 @@ class Worker:
             ready = ours.recv()
         except (EOFError, ConnectionError):
             raise WorkerLostError(f"The worker process could not start: {self._obituary()}.") from None
+        finally:
+            # Both sides have it open by now; without a name, nothing stays behind when this process is killed.
+            Path(name).unlink(missing_ok=True)
         if isinstance(ready, _Raised):
             self._end(kill=True)
             if isinstance(ready.error, UserError):
@@ -174,7 +176,7 @@ class Worker:
                 child.kill()
                 child.join(10)
         if self._complaints is not None:
-            self._complaints.unlink(missing_ok=True)
+            os.close(self._complaints)
             self._complaints = None
 
     def close(self) -> None:
@@ -190,10 +192,11 @@ class Worker:
         self.close()
 
 
-def _last_line(path: Path | None) -> str:
-    if path is None or not path.is_file():
+def _last_line(file: int | None) -> str:
+    if file is None:
         return ""
-    lines = path.read_text(errors="replace").strip().splitlines()
+    text = os.pread(file, os.fstat(file).st_size, 0).decode(errors="replace")
+    lines = text.strip().splitlines()
     return f" ({lines[-1][:300]})" if lines else ""
 
 
