@@ -26,9 +26,10 @@
 // block that arrives last.
 //
 // Sizes:      BATCH IN_FEATURES OUT_FEATURES, NEED_DX (0: the first layer of a network)
-// Tunables:   BLOCK_M BLOCK_N BLOCK_K WARPS WARP_M WARP_K STAGES SPLIT_N REDUCE_CLUSTER MASTER_FP32 VECTOR SKEW ACCUMULATOR
-//             MIN_BLOCKS; linear_backward.py says what each trades against what.
-// Parameters: rate: learning rate / loss scale. partial (SPLIT_N, BATCH, padded IN_FEATURES) fp32 workspace, arrived: one
+// Tunables:   BLOCK_M BLOCK_N BLOCK_K WARPS WARP_M WARP_K STAGES SPLIT_N REDUCE_CLUSTER MASTER_FP32 VECTOR SKEW OVERLAP
+//             ACCUMULATOR MIN_BLOCKS; linear_backward.py says what each trades against what.
+// Parameters: rate: learning rate / loss scale. settled: not 0 where the kernel right before this one writes neither X nor
+//             W nor master; with OVERLAP the first of them are then fetched while it is still finishing. partial (SPLIT_N, BATCH, padded IN_FEATURES) fp32 workspace, arrived: one
 //             zeroed counter per BLOCK_K rows of W.
 #include "common.cuh"
 
@@ -76,6 +77,9 @@
 #endif
 #ifndef VECTOR
 #define VECTOR 8
+#endif
+#ifndef OVERLAP
+#define OVERLAP 0
 #endif
 #ifndef SKEW
 #define SKEW 8
@@ -146,7 +150,7 @@ __device__ __forceinline__ void finish_dx(half* dX, const half* X, int row, int 
 // Update `N` neighbouring weights: read their parts from shared memory, write them to global memory.
 template <int N>
 __device__ __forceinline__ void update(half* W, Master* master, const half* w_old, const Master* m_old, const float* G,
-                                       float rate) {
+                                       float rate, const Eviction& eviction) {
     alignas(16) half w[N];
     alignas(16) Master m[N];
     alignas(16) float g[N];
@@ -169,7 +173,7 @@ __device__ __forceinline__ void update(half* W, Master* master, const half* w_ol
     }
     copy_vector<N * int(sizeof(half))>(W, w);
 #pragma unroll
-    for (int i = 0; i < N; i += MASTER_STEP) copy_vector<MASTER_STEP * int(sizeof(Master))>(master + i, m + i);
+    for (int i = 0; i < N; i += MASTER_STEP) store_first_out<MASTER_STEP * int(sizeof(Master))>(master + i, m + i, eviction);
 }
 
 extern "C" __global__ void
@@ -178,13 +182,15 @@ __cluster_dims__(1, SPLIT_N, 1)
 #endif
 __launch_bounds__(THREADS, MIN_BLOCKS)
 linear_backward(const half* __restrict__ X, const half* __restrict__ dY, half* __restrict__ W, Master* __restrict__ master,
-                float* __restrict__ b, half* __restrict__ dX, float rate, float* __restrict__ partial,
+                float* __restrict__ b, half* __restrict__ dX, float rate, int settled, float* __restrict__ partial,
                 unsigned* __restrict__ arrived) {
     MNT_DYNAMIC_SHARED(shared);
     unsigned char* const resident = shared;
     unsigned char* const ring = shared + RESIDENT_BYTES;
     float* const G = reinterpret_cast<float*>(ring + STAGES * STAGE_BYTES);
 
+    // The master part is touched once per step, W again in the next forward pass: W is the one to keep in L2.
+    const Eviction eviction;
     const int warp = threadIdx.x / 32;
     const int in0 = blockIdx.x * BLOCK_K, slice = blockIdx.y;
     const int first_tile = slice * N_TILES / SPLIT_N, last_tile = (slice + 1) * N_TILES / SPLIT_N;
@@ -198,22 +204,37 @@ linear_backward(const half* __restrict__ X, const half* __restrict__ dY, half* _
         if constexpr (READ_W)
             load_tile<BLOCK_K, BLOCK_N, W_LD, IN_FEATURES, OUT_FEATURES, OUT_VECTOR, THREADS>(
                 reinterpret_cast<half*>(to), static_cast<const half*>(W), in0, tile * BLOCK_N);
-        load_tile<BLOCK_K, BLOCK_N, W_LD, IN_FEATURES, OUT_FEATURES, MASTER_VECTOR, THREADS>(
-            reinterpret_cast<Master*>(to + W_BYTES), static_cast<const Master*>(master), in0, tile * BLOCK_N);
+        load_tile<BLOCK_K, BLOCK_N, W_LD, IN_FEATURES, OUT_FEATURES, MASTER_VECTOR, THREADS, Keep::FIRST_OUT>(
+            reinterpret_cast<Master*>(to + W_BYTES), static_cast<const Master*>(master), in0, tile * BLOCK_N, eviction);
     };
-    auto load_step = [&](int step) {
+    // What a step brings besides dY: neither is written by the kernel before in a training step.
+    auto load_settled = [&](int step) {
+        unsigned char* const to = ring + step % STAGES * STAGE_BYTES + DY_BYTES;
         if (step < steps) {
-            unsigned char* const stage = ring + step % STAGES * STAGE_BYTES;
-            const int chunk = CHUNKED ? step : 0, tile = CHUNKED ? first_tile : first_tile + step;
-            load_tile<BLOCK_M, BLOCK_N, W_LD, BATCH, OUT_FEATURES, OUT_VECTOR, THREADS>(
-                reinterpret_cast<half*>(stage), dY, chunk * BLOCK_M, tile * BLOCK_N);
             if constexpr (CHUNKED) {
-                load_x(reinterpret_cast<half*>(stage + DY_BYTES), chunk);
+                load_x(reinterpret_cast<half*>(to), step);
             } else {
-                load_weights(stage + DY_BYTES, tile);
+                load_weights(to, first_tile + step);
             }
         }
+    };
+    auto load_dy = [&](int step) {
+        const int chunk = CHUNKED ? step : 0, tile = CHUNKED ? first_tile : first_tile + step;
+        if (step < steps)
+            load_tile<BLOCK_M, BLOCK_N, W_LD, BATCH, OUT_FEATURES, OUT_VECTOR, THREADS>(
+                reinterpret_cast<half*>(ring + step % STAGES * STAGE_BYTES), dY, chunk * BLOCK_M, tile * BLOCK_N);
         commit_copies();  // also when empty, so that the count of groups stays that of steps
+    };
+    auto load_step = [&](int step) {
+        load_settled(step);
+        load_dy(step);
+    };
+    auto load_resident = [&] {
+        if constexpr (CHUNKED) {
+            load_weights(resident, first_tile);
+        } else {
+            load_x(reinterpret_cast<half*>(resident), 0);
+        }
     };
 
     wmma::fragment<wmma::accumulator, 16, 16, 16, ACCUMULATOR> dx_sums[DX_FRAGMENTS_M][DX_FRAGMENTS_K];
@@ -285,7 +306,7 @@ linear_backward(const half* __restrict__ X, const half* __restrict__ dY, half* _
                 const size_t at = size_t(row) * OUT_FEATURES + col;
                 const int local = r * W_LD + c;
                 update<OUT_VECTOR>(W + at, master + at, READ_W ? w + local : reinterpret_cast<const half*>(m + local),
-                                   m + local, G + r * G_LD + c, rate);
+                                   m + local, G + r * G_LD + c, rate, eviction);
             }
         }
     };
@@ -348,15 +369,27 @@ linear_backward(const half* __restrict__ X, const half* __restrict__ dY, half* _
         __syncthreads();  // G and the tiles may be written again
     };
 
-    if constexpr (CHUNKED) {
-        load_weights(resident, first_tile);
-    } else {
-        load_x(reinterpret_cast<half*>(resident), 0);
-    }
     clear_dx();
     clear_g();
+#if OVERLAP
+    if (settled) {
+        load_resident();
+#pragma unroll
+        for (int s = 0; s < STAGES - 1; ++s) load_settled(s);
+    }
+    wait_for_predecessors();
+    let_successors_start();
+    if (!settled) load_resident();
+#pragma unroll
+    for (int s = 0; s < STAGES - 1; ++s) {
+        if (!settled) load_settled(s);
+        load_dy(s);
+    }
+#else
+    load_resident();
 #pragma unroll
     for (int s = 0; s < STAGES - 1; ++s) load_step(s);
+#endif
     for (int step = 0; step < steps; ++step) {
         if (STAGES == 1) {
             __syncthreads();  // the one buffer is free when all have left the step before

@@ -11,10 +11,12 @@ import numpy as np
 from kernels.tiling import (
     FP16_ROUNDING,
     FP32_ROUNDING,
+    OVERLAP,
     WARP,
     WMMA_K,
     at_most,
     ceil_div,
+    overlap_needs_sm_90,
     sum_tolerance,
     up_to,
     vector_width,
@@ -75,6 +77,7 @@ class LinearBackward(Kernel):
             Param("MASTER", ("fp32", "hilo"), "hilo", "fp32 master and fp16 copy, or fp16 high and low parts"),
             Param("ACCUMULATOR", ("float", "half") if need_dx else ("float",), "float", "precision of the sums of dX"),
             Param("VECTOR", vectors, vectors[-1], "elements per copy"),
+            OVERLAP,
             Param("SKEW", (0, 8), 8, "padding of rows in shared memory: bank conflicts against space"),
             Param("MIN_BLOCKS", (1, 2), 1, "blocks per SM that the compiler must leave registers for"),
         )
@@ -88,6 +91,7 @@ class LinearBackward(Kernel):
             return ceil_div(outputs, config.integer("BLOCK_N"))
 
         rules = [
+            overlap_needs_sm_90(device),
             Constraint(
                 "the update of b takes one thread per column of the tile: BLOCK_N at most 32 * WARPS",
                 lambda c: c.integer("BLOCK_N") <= WARP * c.integer("WARPS"),
@@ -201,7 +205,8 @@ class LinearBackward(Kernel):
 
     def launch(self, problem: Problem, config: Config) -> Launch:
         grid = (ceil_div(problem["in_features"], config.integer("BLOCK_K")), config.integer("SPLIT_N"), 1)
-        return Launch(grid, (WARP * config.integer("WARPS"), 1, 1), self._shared_bytes(problem, config))
+        threads, overlap = WARP * config.integer("WARPS"), bool(config.integer("OVERLAP"))
+        return Launch(grid, (threads, 1, 1), self._shared_bytes(problem, config), overlap=overlap)
 
     def workspace(self, problem: Problem, config: Config) -> tuple[int, int]:
         """Elements of `partial` (fp32) and `arrived` (uint32)."""
@@ -231,6 +236,7 @@ class LinearBackward(Kernel):
             Array("b", b, Role.INOUT),
             dX,
             Scalar("rate", rate),
+            Scalar("settled", np.int32(1)),
             Array("partial", np.empty_like(b, shape=(partial,)), Role.SCRATCH),
             Array("arrived", np.zeros_like(b, shape=(arrived,), dtype=np.uint32), Role.COUNTER),
         )

@@ -18,8 +18,9 @@
 //
 // Sizes:      BATCH IN_FEATURES OUT_FEATURES, RELU (0 or 1)
 // Tunables:   BLOCK_M BLOCK_N BLOCK_K WARP_M WARP_N WARPS_K FRAGMENT_M FRAGMENT_N STAGES SPLIT_K REDUCE_CLUSTER VECTOR SKEW
-//             ACCUMULATOR MIN_BLOCKS; linear_forward.py says what each trades against what.
-// Parameters: partial (SPLIT_K, BATCH, padded OUT_FEATURES) fp32 workspace, arrived: one zeroed counter per tile of Y.
+//             OVERLAP ACCUMULATOR MIN_BLOCKS; linear_forward.py says what each trades against what.
+// Parameters: settled: not 0 where the kernel right before this one does not write W; with OVERLAP its first tiles are then
+//             fetched while that kernel is still finishing. partial (SPLIT_K, BATCH, padded OUT_FEATURES) fp32 workspace, arrived: one zeroed counter per tile of Y.
 #include "common.cuh"
 
 #ifndef BATCH
@@ -69,6 +70,9 @@
 #endif
 #ifndef VECTOR
 #define VECTOR 8
+#endif
+#ifndef OVERLAP
+#define OVERLAP 0
 #endif
 #ifndef SKEW
 #define SKEW 8
@@ -121,7 +125,7 @@ __cluster_dims__(1, 1, SPLIT_K)
 #endif
 __launch_bounds__(THREADS, MIN_BLOCKS)
 linear_forward(const half* __restrict__ X, const half* __restrict__ W, const float* __restrict__ b, half* __restrict__ Y,
-               float* __restrict__ partial, unsigned* __restrict__ arrived) {
+               int settled, float* __restrict__ partial, unsigned* __restrict__ arrived) {
     MNT_DYNAMIC_SHARED(shared);
     half* const x_ring = reinterpret_cast<half*>(shared);
     half* const w_ring = x_ring + STAGES * X_TILE;
@@ -131,15 +135,20 @@ linear_forward(const half* __restrict__ X, const half* __restrict__ W, const flo
     const int col0 = blockIdx.x * BLOCK_N, row0 = blockIdx.y * BLOCK_M, slice = blockIdx.z;
     const int first = slice * K_TILES / SPLIT_K, last = (slice + 1) * K_TILES / SPLIT_K;
 
-    auto load = [&](int tile) {
-        if (tile < last) {
-            const int stage = (tile - first) % STAGES;
+    auto load_w = [&](int tile) {
+        if (tile < last)
             load_tile<BLOCK_K, BLOCK_N, W_LD, IN_FEATURES, OUT_FEATURES, W_VECTOR, THREADS>(
-                w_ring + stage * W_TILE, W, tile * BLOCK_K, col0);
+                w_ring + (tile - first) % STAGES * W_TILE, W, tile * BLOCK_K, col0);
+    };
+    auto load_x = [&](int tile) {
+        if (tile < last)
             load_tile<BLOCK_M, BLOCK_K, X_LD, BATCH, IN_FEATURES, X_VECTOR, THREADS>(
-                x_ring + stage * X_TILE, X, row0, tile * BLOCK_K);
-        }
+                x_ring + (tile - first) % STAGES * X_TILE, X, row0, tile * BLOCK_K);
         commit_copies();  // also when empty, so that the count of groups stays that of tiles
+    };
+    auto load = [&](int tile) {
+        load_w(tile);
+        load_x(tile);
     };
 
     wmma::fragment<wmma::accumulator, FRAGMENT_M, FRAGMENT_N, 16, ACCUMULATOR> sums[FRAGMENTS_M][FRAGMENTS_N];
@@ -148,8 +157,22 @@ linear_forward(const half* __restrict__ X, const half* __restrict__ W, const flo
 #pragma unroll
         for (int n = 0; n < FRAGMENTS_N; ++n) wmma::fill_fragment(sums[m][n], ACCUMULATOR(0.0f));
 
+#if OVERLAP
+    if (settled) {
+#pragma unroll
+        for (int s = 0; s < STAGES - 1; ++s) load_w(first + s);
+    }
+    wait_for_predecessors();
+    let_successors_start();
+#pragma unroll
+    for (int s = 0; s < STAGES - 1; ++s) {
+        if (!settled) load_w(first + s);
+        load_x(first + s);
+    }
+#else
 #pragma unroll
     for (int s = 0; s < STAGES - 1; ++s) load(first + s);
+#endif
     for (int tile = first; tile < last; ++tile) {
         if (STAGES == 1) {
             __syncthreads();  // the one buffer is free when all have read the tile before

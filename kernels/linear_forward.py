@@ -8,8 +8,18 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from kernels.tiling import WARP, WMMA_K, at_most, ceil_div, sum_tolerance, up_to, vector_width
-from tuner.kernel import Argument, Array, Gemm, Kernel, Role, Work
+from kernels.tiling import (
+    OVERLAP,
+    WARP,
+    WMMA_K,
+    at_most,
+    ceil_div,
+    overlap_needs_sm_90,
+    sum_tolerance,
+    up_to,
+    vector_width,
+)
+from tuner.kernel import Argument, Array, Gemm, Kernel, Role, Scalar, Work
 from tuner.space import Constraint, Param, Space
 from tuner.types import Config, Device, Launch, Problem, Value
 
@@ -41,6 +51,7 @@ class LinearForward(Kernel):
             Param("REDUCE", ("workspace", "cluster"), "workspace", "how they meet: global memory, or sm_90's clusters"),
             Param("ACCUMULATOR", ("float", "half"), "float", "precision of the sums"),
             Param("VECTOR", vectors, vectors[-1], "elements per copy"),
+            OVERLAP,
             Param("SKEW", (0, 8), 8, "padding of rows in shared memory: bank conflicts against space"),
             Param("MIN_BLOCKS", (1, 2), 1, "blocks per SM that the compiler must leave registers for"),
         )
@@ -53,6 +64,7 @@ class LinearForward(Kernel):
             return ceil_div(inputs, config.integer("BLOCK_K"))
 
         return (
+            overlap_needs_sm_90(device),
             Constraint(
                 "WARP_M must divide BLOCK_M: warp tiles fill the block tile",
                 lambda c: c.integer("BLOCK_M") % c.integer("WARP_M") == 0,
@@ -145,7 +157,8 @@ class LinearForward(Kernel):
             ceil_div(problem["batch"], config.integer("BLOCK_M")),
             config.integer("SPLIT_K"),
         )
-        return Launch(grid, (_threads(config), 1, 1), self._shared_bytes(config))
+        overlap = bool(config.integer("OVERLAP"))
+        return Launch(grid, (_threads(config), 1, 1), self._shared_bytes(config), overlap=overlap)
 
     def workspace(self, problem: Problem, config: Config) -> tuple[int, int]:
         """Elements of `partial` (fp32) and `arrived` (uint32)."""
@@ -166,6 +179,7 @@ class LinearForward(Kernel):
             Array("W", W, Role.IN),
             Array("b", b, Role.IN),
             Array("Y", np.empty_like(X, shape=(batch, outputs)), Role.OUT),
+            Scalar("settled", np.int32(1)),
             Array("partial", np.empty_like(b, shape=(partial,)), Role.SCRATCH),
             Array("arrived", np.zeros_like(b, shape=(arrived,), dtype=np.uint32), Role.COUNTER),
         )

@@ -13,7 +13,7 @@
 // The mean is written to loss[(*position + offset) % slots]: a captured CUDA graph replays with fixed arguments, and
 // `position` lets each of its steps find its own place in the log. The sum runs in a fixed order, so the same inputs give the same bits.
 //
-// Sizes:    BATCH CLASSES            Tunables: THREADS LANES
+// Sizes:    BATCH CLASSES            Tunables: THREADS LANES OVERLAP
 #include "common.cuh"
 
 #ifndef BATCH
@@ -24,6 +24,9 @@
 #endif
 #ifndef THREADS
 #define THREADS 128
+#endif
+#ifndef OVERLAP
+#define OVERLAP 0
 #endif
 #ifndef LANES
 #define LANES 4
@@ -52,6 +55,10 @@ softmax_cross_entropy(const half* __restrict__ logits, const int* __restrict__ l
 
     const float minus_infinity = __uint_as_float(0xff800000u);  // NVRTC has no INFINITY
     float sum_of_losses = 0.0f;
+#if OVERLAP
+    wait_for_predecessors();
+    let_successors_start();
+#endif
     // Every lane of a warp makes the same number of turns, rows or not: shuffles need them all.
     for (int row0 = 0; row0 < BATCH; row0 += GROUPS) {
         const int row = row0 + group;

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from kernels.tiling import FP16_ROUNDING, WARP, ceil_div
+from kernels.tiling import FP16_ROUNDING, OVERLAP, WARP, ceil_div, overlap_needs_sm_90
 from tuner.kernel import Argument, Array, Kernel, Role, Scalar, Work
 from tuner.space import Constraint, Param, Space
 from tuner.types import Config, Device, Launch, Problem, Value
@@ -26,6 +26,7 @@ class SoftmaxCrossEntropy(Kernel):
             (
                 Param("THREADS", (32, 64, 128, 256, 512), 128, "threads of the one block"),
                 Param("LANES", (1, 2, 4, 8, 16, 32), 4, "threads per row: shuffles against serial exponentials"),
+                OVERLAP,
             ),
             (
                 Constraint(
@@ -33,6 +34,7 @@ class SoftmaxCrossEntropy(Kernel):
                     lambda c: c.integer("THREADS") == WARP or _groups(c) < 2 * problem["batch"],
                     ("THREADS", "LANES"),
                 ),
+                overlap_needs_sm_90(device),
             ),
         )
 
@@ -40,7 +42,8 @@ class SoftmaxCrossEntropy(Kernel):
         return {"BATCH": problem["batch"], "CLASSES": problem["classes"], **config}
 
     def launch(self, problem: Problem, config: Config) -> Launch:
-        return Launch((1, 1, 1), (config.integer("THREADS"), 1, 1), 4 * _groups(config))
+        overlap = bool(config.integer("OVERLAP"))
+        return Launch((1, 1, 1), (config.integer("THREADS"), 1, 1), 4 * _groups(config), overlap=overlap)
 
     def arguments(self, problem: Problem, config: Config, rng: Any) -> Sequence[Argument]:
         batch, classes = problem["batch"], problem["classes"]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 
+from tuner.space import Constraint, Param
+from tuner.types import Device
+
 FP16_ROUNDING = 2.0**-11
 """Largest relative error of one rounding to fp16 (11 significant bits)."""
 
@@ -12,6 +15,17 @@ FP32_ROUNDING = 2.0**-24
 WARP = 32
 WMMA_K = 16
 """Depth of one WMMA step; the same for all three shapes."""
+
+
+OVERLAP = Param("OVERLAP", (0, 1), 0, "start while the kernel before finishes (sm_90's dependent launch)")
+
+
+def overlap_needs_sm_90(device: Device) -> Constraint:
+    return Constraint(
+        "OVERLAP=1 needs sm_90: older architectures have no dependent launch",
+        lambda c: c.integer("OVERLAP") == 0 or device.capability >= 90,
+        ("OVERLAP",),
+    )
 
 
 def ceil_div(a: int, b: int) -> int:

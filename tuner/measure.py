@@ -14,6 +14,7 @@ from typing import Any
 
 from tuner.backends.cublas import Cublas, CublasError
 from tuner.backends.cuda import CudaRunner
+from tuner.backends.overlap import LaunchError
 from tuner.kernel import Array, Gemm, Kernel, Work
 from tuner.types import Binary, CacheState, Config, Device, Failure, Problem, Status
 
@@ -113,7 +114,7 @@ def time_kernel(
         return _sampled(lambda turn: prepared(sets[turn % len(sets)]), cache, len(sets), stream)
     except cupy.cuda.memory.OutOfMemoryError as error:
         return Failure(Status.RESOURCES, str(error))
-    except (cupy.cuda.driver.CUDADriverError, cupy.cuda.runtime.CUDARuntimeError) as error:
+    except (cupy.cuda.driver.CUDADriverError, cupy.cuda.runtime.CUDARuntimeError, LaunchError) as error:
         # It ran alone and fails in company: whatever it did, the context is not to be trusted.
         runner.lost = True
         return Failure(Status.RUNTIME, f"failed while it was timed: {error}")

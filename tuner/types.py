@@ -196,12 +196,17 @@ class Environment:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How a kernel is started: grid and block as (x, y, z), dynamic shared memory in bytes."""
+    """How a kernel is started: grid and block as (x, y, z), dynamic shared memory in bytes.
+
+    cooperative: all blocks must be on the GPU at once. overlap: may start while the kernel before it in the stream is
+    still finishing (programmatic dependent launch); the kernel itself waits where it must.
+    """
 
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     shared_bytes: int = 0
     cooperative: bool = False
+    overlap: bool = False
 
     @property
     def threads(self) -> int:

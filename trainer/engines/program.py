@@ -77,7 +77,9 @@ def make_calls(plan: Plan, task: Task) -> tuple[Call, ...]:
     for step in range(steps):
         for layer, choice in enumerate(plan.forward):
             weights = (Slice(f"W{layer}"), Slice(f"b{layer}"))
-            calls.append(Call(choice, (inputs(layer, step), *weights, Slice(f"out{layer}"), *scratch)))
+            # The kernel before the first layer's is the update of its weights.
+            settled = np.int32(layer > 0)
+            calls.append(Call(choice, (inputs(layer, step), *weights, Slice(f"out{layer}"), settled, *scratch)))
         # The gather has moved the position past this graph's steps already.
         log = (Slice("loss"), Slice("position"), np.int32(step - steps), total, scale)
         labels = Slice("y", step * batch)
@@ -86,7 +88,7 @@ def make_calls(plan: Plan, task: Task) -> tuple[Call, ...]:
             below = Slice(f"gradient{layer - 1}" if layer else "unused")
             updated = (Slice(f"W{layer}"), Slice(f"master{layer}"), Slice(f"b{layer}"))
             operands = (inputs(layer, step), Slice(f"gradient{layer}"), *updated, below)
-            calls.append(Call(plan.backward[layer], (*operands, rate, *scratch)))
+            calls.append(Call(plan.backward[layer], (*operands, rate, np.int32(1), *scratch)))
     return tuple(calls)
 
 

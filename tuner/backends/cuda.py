@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tuner.backends.overlap import LaunchError, launch_overlapping
 from tuner.kernel import Argument, Array, Kernel, Role
 from tuner.types import Binary, Config, Device, Failure, Launch, Problem, Status
 
@@ -35,8 +36,15 @@ class Prepared:
     launch: Launch
 
     def __call__(self, values: tuple[Any, ...]) -> None:
-        """Enqueue one launch on CuPy's current stream; `values` are arrays and NumPy scalars in the kernel's order."""
-        self.function(self.launch.grid, self.launch.block, values, shared_mem=self.launch.shared_bytes)
+        """Enqueue one launch on CuPy's current stream; `values` are arrays and NumPy scalars in the kernel's order.
+
+        Raises:
+            LaunchError: the driver refuses a launch that overlaps (CuPy raises its own errors for the others).
+        """
+        if self.launch.overlap:
+            launch_overlapping(self.function.kernel.ptr, self.launch, values)
+        else:
+            self.function(self.launch.grid, self.launch.block, values, shared_mem=self.launch.shared_bytes)
 
 
 class CudaRunner:
@@ -128,7 +136,7 @@ class CudaRunner:
 
         try:
             start()
-        except (cupy.cuda.driver.CUDADriverError, cupy.cuda.runtime.CUDARuntimeError) as error:
+        except (cupy.cuda.driver.CUDADriverError, cupy.cuda.runtime.CUDARuntimeError, LaunchError) as error:
             return _launch_failure(error)
         try:
             cupy.cuda.get_current_stream().synchronize()
