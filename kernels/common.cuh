@@ -4,7 +4,6 @@
 //   cp.async (sm_80)                 -> copy_async / commit_copies / wait_copies; plain loads and stores below
 //   thread-block clusters (sm_90)    -> cluster_sync / cluster_load; kernels fall back to a workspace in global memory
 //   dependent launch (sm_90)         -> wait_for_predecessors / let_successors_start; nothing to do below
-//   L2 eviction policy (sm_80)       -> Eviction; plain accesses below
 // The same files compile with g++ for the emulation, which brings its own headers and defines __MNT_EMULATION__.
 #pragma once
 // Names in capitals are the kernels' macros; template parameters here are in CamelCase so that no macro can replace them.
@@ -50,6 +49,12 @@ template <int Bytes> __device__ __forceinline__ void copy_vector(void* to, const
     *reinterpret_cast<vector*>(to) = *reinterpret_cast<const vector*>(from);
 }
 
+// The same to global memory, for what is read again only after much else: the caches may drop it first.
+template <int Bytes> __device__ __forceinline__ void store_streaming(void* to, const void* from) {
+    using vector = typename vector_of<Bytes>::type;
+    __stcs(reinterpret_cast<vector*>(to), *reinterpret_cast<const vector*>(from));
+}
+
 template <int Bytes> __device__ __forceinline__ void zero_vector(void* to) {
     using vector = typename vector_of<Bytes>::type;
     *reinterpret_cast<vector*>(to) = vector{};
@@ -57,34 +62,14 @@ template <int Bytes> __device__ __forceinline__ void zero_vector(void* to) {
 
 // ---- Asynchronous copies from global to shared memory -------------------------------------------------------------
 
-// How long L2 should keep what is accessed: NORMAL, or FIRST_OUT for what is used once per training step, so that it does
-// not push out what is used again sooner.
-enum class Keep { NORMAL, FIRST_OUT };
-
-struct Eviction {
-#ifdef MNT_HAS_CP_ASYNC
-    unsigned long long policy;
-    __device__ __forceinline__ Eviction() {
-        asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-    }
-#endif
-};
-
 // Copy Bytes (aligned to Bytes on both sides). It has arrived after wait_copies() and a __syncthreads().
-template <int Bytes, Keep keep = Keep::NORMAL>
-__device__ __forceinline__ void copy_async(void* shared, const void* global, const Eviction& eviction) {
+template <int Bytes> __device__ __forceinline__ void copy_async(void* shared, const void* global) {
 #if defined(MNT_HAS_CP_ASYNC)
-    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-    if constexpr (Bytes == 16 && keep == Keep::FIRST_OUT) {
-        asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "l"(eviction.policy)
-                     : "memory");
-    } else if constexpr (Bytes == 16) {
+    if constexpr (Bytes == 16) {
+        const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
-    } else if constexpr (Bytes >= 4 && keep == Keep::FIRST_OUT) {
-        asm volatile("cp.async.ca.shared.global.L2::cache_hint [%0], [%1], %2, %3;" ::"r"(to), "l"(global), "n"(Bytes),
-                     "l"(eviction.policy)
-                     : "memory");
     } else if constexpr (Bytes >= 4) {
+        const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
         asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(global), "n"(Bytes) : "memory");
     } else {
         copy_vector<Bytes>(shared, global);  // cp.async moves 4, 8 or 16 bytes
@@ -97,27 +82,6 @@ __device__ __forceinline__ void copy_async(void* shared, const void* global, con
     }
 #else
     copy_vector<Bytes>(shared, global);
-#endif
-}
-
-// Store Bytes (aligned) that L2 may drop first.
-template <int Bytes> __device__ __forceinline__ void store_first_out(void* global, const void* from, const Eviction& eviction) {
-#if defined(MNT_HAS_CP_ASYNC)
-    if constexpr (Bytes == 16) {
-        const uint4 v = *reinterpret_cast<const uint4*>(from);
-        asm volatile("st.global.L2::cache_hint.v4.b32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(global), "r"(v.x), "r"(v.y), "r"(v.z),
-                     "r"(v.w), "l"(eviction.policy)
-                     : "memory");
-    } else if constexpr (Bytes == 8) {
-        const uint2 v = *reinterpret_cast<const uint2*>(from);
-        asm volatile("st.global.L2::cache_hint.v2.b32 [%0], {%1, %2}, %3;" ::"l"(global), "r"(v.x), "r"(v.y),
-                     "l"(eviction.policy)
-                     : "memory");
-    } else {
-        copy_vector<Bytes>(global, from);
-    }
-#else
-    copy_vector<Bytes>(global, from);
 #endif
 }
 
@@ -141,8 +105,8 @@ template <int Pending> __device__ __forceinline__ void wait_copies() {
 // Copy the TileRows x TileCols tile at (row, col) of a row-major Rows x Cols matrix into shared memory with leading
 // dimension Ld, Width elements at a time. What lies outside the matrix becomes zero, so tails need no care later.
 // Width divides Cols and TileCols, so a vector is either inside the matrix or outside, never across its edge.
-template <int TileRows, int TileCols, int Ld, int Rows, int Cols, int Width, int Threads, Keep keep = Keep::NORMAL, typename T>
-__device__ __forceinline__ void load_tile(T* tile, const T* matrix, int row, int col, const Eviction& eviction = {}) {
+template <int TileRows, int TileCols, int Ld, int Rows, int Cols, int Width, int Threads, typename T>
+__device__ __forceinline__ void load_tile(T* tile, const T* matrix, int row, int col) {
     constexpr int per_row = TileCols / Width, count = TileRows * per_row;
     constexpr int bytes = Width * int(sizeof(T));
 #pragma unroll
@@ -153,7 +117,7 @@ __device__ __forceinline__ void load_tile(T* tile, const T* matrix, int row, int
             T* to = tile + r * Ld + c;
             const bool inside = (Rows % TileRows == 0 || row + r < Rows) && (Cols % TileCols == 0 || col + c < Cols);
             if (inside) {
-                copy_async<bytes, keep>(to, matrix + size_t(row + r) * Cols + (col + c), eviction);
+                copy_async<bytes>(to, matrix + size_t(row + r) * Cols + (col + c));
             } else {
                 zero_vector<bytes>(to);
             }

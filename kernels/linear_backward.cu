@@ -150,7 +150,7 @@ __device__ __forceinline__ void finish_dx(half* dX, const half* X, int row, int 
 // Update `N` neighbouring weights: read their parts from shared memory, write them to global memory.
 template <int N>
 __device__ __forceinline__ void update(half* W, Master* master, const half* w_old, const Master* m_old, const float* G,
-                                       float rate, const Eviction& eviction) {
+                                       float rate) {
     alignas(16) half w[N];
     alignas(16) Master m[N];
     alignas(16) float g[N];
@@ -171,9 +171,10 @@ __device__ __forceinline__ void update(half* W, Master* master, const half* w_ol
         m[i] = __float2half_rn((weight - __half2float(w[i])) * RESIDUAL_SCALE);
 #endif
     }
+    // The next forward pass reads W, but nobody reads the master part before the next update: L2 should rather keep W.
     copy_vector<N * int(sizeof(half))>(W, w);
 #pragma unroll
-    for (int i = 0; i < N; i += MASTER_STEP) store_first_out<MASTER_STEP * int(sizeof(Master))>(master + i, m + i, eviction);
+    for (int i = 0; i < N; i += MASTER_STEP) store_streaming<MASTER_STEP * int(sizeof(Master))>(master + i, m + i);
 }
 
 extern "C" __global__ void
@@ -189,8 +190,6 @@ linear_backward(const half* __restrict__ X, const half* __restrict__ dY, half* _
     unsigned char* const ring = shared + RESIDENT_BYTES;
     float* const G = reinterpret_cast<float*>(ring + STAGES * STAGE_BYTES);
 
-    // The master part is touched once per step, W again in the next forward pass: W is the one to keep in L2.
-    const Eviction eviction;
     const int warp = threadIdx.x / 32;
     const int in0 = blockIdx.x * BLOCK_K, slice = blockIdx.y;
     const int first_tile = slice * N_TILES / SPLIT_N, last_tile = (slice + 1) * N_TILES / SPLIT_N;
@@ -204,8 +203,8 @@ linear_backward(const half* __restrict__ X, const half* __restrict__ dY, half* _
         if constexpr (READ_W)
             load_tile<BLOCK_K, BLOCK_N, W_LD, IN_FEATURES, OUT_FEATURES, OUT_VECTOR, THREADS>(
                 reinterpret_cast<half*>(to), static_cast<const half*>(W), in0, tile * BLOCK_N);
-        load_tile<BLOCK_K, BLOCK_N, W_LD, IN_FEATURES, OUT_FEATURES, MASTER_VECTOR, THREADS, Keep::FIRST_OUT>(
-            reinterpret_cast<Master*>(to + W_BYTES), static_cast<const Master*>(master), in0, tile * BLOCK_N, eviction);
+        load_tile<BLOCK_K, BLOCK_N, W_LD, IN_FEATURES, OUT_FEATURES, MASTER_VECTOR, THREADS>(
+            reinterpret_cast<Master*>(to + W_BYTES), static_cast<const Master*>(master), in0, tile * BLOCK_N);
     };
     // What a step brings besides dY: neither is written by the kernel before in a training step.
     auto load_settled = [&](int step) {
@@ -306,7 +305,7 @@ linear_backward(const half* __restrict__ X, const half* __restrict__ dY, half* _
                 const size_t at = size_t(row) * OUT_FEATURES + col;
                 const int local = r * W_LD + c;
                 update<OUT_VECTOR>(W + at, master + at, READ_W ? w + local : reinterpret_cast<const half*>(m + local),
-                                   m + local, G + r * G_LD + c, rate, eviction);
+                                   m + local, G + r * G_LD + c, rate);
             }
         }
     };
