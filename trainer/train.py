@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -168,7 +169,7 @@ def _on_gpu(
     store.record_race(row)
     if not settings.race:
         console.print("No race was run (--no-race).")
-        return {**document, "race": None}, 0
+        return document, 0
     schedule = settings.schedule.rounded(STEPS_PER_GRAPH)
     raced = race(
         partial(GraphEngine, plan, index),
@@ -181,7 +182,7 @@ def _on_gpu(
     store.record_race(result)
     console.print(render_race(result, raced.details))
     agreed = result.ours is not None and result.ours.error is None
-    return {**document, "race": _race_document(result, raced.details)}, 0 if agreed else 1
+    return {**document, **_race_document(result, raced.details)}, 0 if agreed else 1
 
 
 def _emulated(
@@ -222,7 +223,6 @@ def _emulated(
         **_description(settings, network, dataset, device, plan),
         "training": ours.summary(),
         "agreement": {"agrees": bool(verdict.agrees), "verdict": str(verdict)},
-        "race": None,
     }
     return document, 0 if verdict.agrees else 1
 
@@ -329,7 +329,11 @@ def _description(
         "arch": device.arch,
         "data": dataset.source,
         "command": _command(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": asdict(environment()),
+        "strongest": None,
+        "ratio_to_strongest": None,
+        "contenders": {},
         "expected_us": plan.expected_us,
         "plan": [
             {
@@ -344,17 +348,16 @@ def _description(
 
 
 def _race_document(row: RaceRow, details: Any) -> dict[str, Any]:
-    """The race as plain JSON; one of these per width is what benchmarks/ keeps."""
+    """What a race adds to the description, as plain JSON; one document per width is what benchmarks/ keeps."""
     ours, strongest = row.ours, row.contender(row.strongest)
     ratio = None
     if ours and strongest and ours.us_per_step and strongest.us_per_step:
         pairs = [theirs / our for our, theirs in zip(ours.samples, strongest.samples, strict=True)]
         ratio = float(np.median(pairs))
     return {
-        "date": row.created_at.isoformat(),
         "strongest": row.strongest or None,
         "ratio_to_strongest": ratio,
-        "steps": row.steps,
+        "race_steps": row.steps,
         "contenders": {
             contender.name: {
                 "us_per_step": contender.us_per_step,
