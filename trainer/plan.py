@@ -10,7 +10,7 @@ from kernels.problems import STEPS_PER_GRAPH, backward_problems, forward_problem
 from trainer.mlp import Network
 from tuner.errors import UserError
 from tuner.kernel import Kernel
-from tuner.store import Match, Rung, Store
+from tuner.store import Rung, Store
 from tuner.types import Config, Device, Environment, Failure, Problem
 
 
@@ -22,7 +22,7 @@ class Choice:
     config: Config
     rung: Rung
     expected_us: float | None
-    """Of the observation that was matched; None where there is none."""
+    """What was measured or predicted for this very problem on this device; None where nothing was."""
 
     @property
     def kernel(self) -> Kernel:
@@ -100,7 +100,7 @@ def _first_that_passes(
     kernel = kernels.ALL[problem.kernel]
     while True:
         match = store.lookup(kernel, problem, device)
-        choice = _choice(problem, match)
+        choice = Choice(problem, match.config, match.rung, match.expected_us)
         failure = check(choice)
         if failure is None:
             return choice
@@ -109,17 +109,13 @@ def _first_that_passes(
                 f"Not even the default configuration of {problem.label} works on {device.name} "
                 f"({failure.status}: {failure.message}); run mnist-tune doctor."
             )
-        store.quarantine(match.observation.uuid, failure.status, failure.message, environment)
-
-
-def _choice(problem: Problem, match: Match) -> Choice:
-    seen = match.observation.measurement if match.observation else None
-    # The time of another problem, device or GPU-less model says nothing about this one.
-    expected = seen.median_us if seen is not None and match.rung in (Rung.EXACT, Rung.PREDICTED) else None
-    return Choice(problem, match.config, match.rung, expected)
+        # Booked for this problem and device: the row itself may be another's, and stays true there.
+        store.quarantine(match.observation.uuid, failure.status, failure.message, environment, match=match)
 
 
 def with_steps(plan: Plan, steps: int) -> Plan:
-    """`plan` for graphs of `steps` steps: the gather's configuration stays, its problem changes."""
-    problem = gather_problem(plan.network.batch, steps)
-    return replace(plan, steps_per_graph=steps, gather=replace(plan.gather, problem=problem))
+    """`plan` for graphs of `steps` steps: the gather keeps its configuration, which serves any number of steps."""
+    if steps == plan.steps_per_graph:
+        return plan
+    gather = replace(plan.gather, problem=gather_problem(plan.network.batch, steps), expected_us=None)
+    return replace(plan, steps_per_graph=steps, gather=gather)

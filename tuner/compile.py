@@ -13,7 +13,6 @@ import multiprocessing
 import os
 import re
 import shutil
-import signal
 import tempfile
 import time
 from collections.abc import Mapping
@@ -21,6 +20,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
 
 from tuner.cache import cache_dir
+from tuner.children import end_with_parent, leave_interrupts_to_parent
 from tuner.errors import UserError
 from tuner.kernel import Kernel, source_files
 from tuner.types import Binary, Config, Failure, Problem, Status, Value, canonical_json
@@ -168,7 +168,10 @@ class CompilePool:
     def __init__(self, workers: int | None = None) -> None:
         self.workers = workers or os.cpu_count() or 1
         self._pool = ProcessPoolExecutor(
-            self.workers, mp_context=multiprocessing.get_context("spawn"), initializer=_ignore_interrupt
+            self.workers,
+            mp_context=multiprocessing.get_context("spawn"),
+            initializer=_begin,
+            initargs=(os.getpid(),),
         )
 
     def submit(self, kernel: Kernel, problem: Problem, config: Config, arch: str) -> Future[Binary | Failure]:
@@ -181,6 +184,7 @@ class CompilePool:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _ignore_interrupt() -> None:
-    """Ctrl-C is the parent's to handle; a child that dies of it would break the pool."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _begin(parent: int) -> None:
+    """A worker's first act: one that died of Ctrl-C would break the pool, and one must not outlive a killed parent."""
+    leave_interrupts_to_parent()
+    end_with_parent(parent)

@@ -108,9 +108,6 @@ class CudaWorkplace:
                 gemms = request.kernel.library(request.problem)
                 return time_library(self._runner, gemms, cache=request.cache, seed=request.seed)
             if isinstance(request, CheckJob):
-                kernel, problem, config = request.kernel, request.problem, request.config
-                return verify(self._runner, kernel, problem, config, request.binary, seed=request.seed)
-            if isinstance(request, CheckJob):
                 return _checked(self._runner, request)
             return _judged(self._runner, request)
         except cupy.cuda.memory.OutOfMemoryError as error:

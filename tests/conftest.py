@@ -1,0 +1,24 @@
+"""What every test is kept from: the network, the user's cache, and the repository's store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(autouse=True, scope="session")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A cache of the session's own: what one test compiles, in whichever process, the others find there.
+
+    The store that is used when a test names none is in a folder that does not exist, so such a test fails.
+    """
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if base.name.startswith("popen-") else base
+    cache = shared / "cache"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MNIST_TUNE_CACHE", str(cache))
+        patch.setenv("MNIST_TUNE_DB", str(shared / "no such folder" / "tuning.db"))
+        patch.setenv("MNIST_TUNE_OFFLINE", "1")
+        yield cache
