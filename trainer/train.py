@@ -28,7 +28,7 @@ from trainer.data import Dataset, load, permutations, scaled
 from trainer.engines.emulated import EmulatedEngine
 from trainer.engines.graph import GraphEngine
 from trainer.mlp import Network, accuracy, fresh_weights
-from trainer.plan import Plan, make_plan
+from trainer.plan import Plan, make_plan, with_steps
 from trainer.plan_table import render_plan
 from trainer.race import Schedule, race, thinned
 from trainer.race_table import render_race
@@ -197,14 +197,14 @@ def _emulated(
     )
     started = time.perf_counter()
     with Checker(device, here, None, seed=settings.seed) as check:
-        plan = make_plan(store, network, device, here, check=check, steps_per_graph=1)
+        plan = make_plan(store, network, device, here, check=check)
     console.print(render_plan(plan))
     task = replace(
         _task(settings, network, dataset, _steps(settings, network, dataset, EMULATED_STEPS * network.batch)),
         device="cpu",
         steps_per_call=1,
     )
-    engine = EmulatedEngine(plan)
+    engine = EmulatedEngine(with_steps(plan, 1))
     engine.prepare(task)
     start_s = time.perf_counter() - started
     seconds = _train(engine, task, console, per_update=10)
@@ -279,12 +279,16 @@ def _train(engine: Contender, task: Task, console: Console, *, per_update: int) 
 def _say(console: Console, ours: Training, took: str) -> None:
     last = max(1, ours.steps // 10)
     console.print(
-        f"{ours.steps} steps: {took}; loss {ours.losses[0]:.4f} at first, "
-        f"{ours.losses[-last:].mean():.4f} over the last {last} steps, test accuracy {ours.accuracy:.2%}; "
+        f"{_counted(ours.steps)}: {took}; loss {ours.losses[0]:.4f} at first, "
+        f"{ours.losses[-last:].mean():.4f} at last (mean of {_counted(last)}), test accuracy {ours.accuracy:.2%}; "
         f"ready after {ours.start_s:.2f} s.",
         highlight=False,
         soft_wrap=True,
     )
+
+
+def _counted(steps: int) -> str:
+    return f"{steps} step{'s' if steps != 1 else ''}"
 
 
 def _step_by_step(ours: NDArray[np.float32], reference: NDArray[np.float32], verdict: Verdict) -> str:
