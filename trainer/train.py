@@ -132,10 +132,11 @@ def run_train(store_url: str | None, settings: TrainSettings, *, as_json: bool, 
             f"give --width up to {WIDEST_EMULATED}."
         )
     quiet = Console(quiet=True) if as_json else console
-    dataset = load(settings.data)
-    if dataset.notice:
-        quiet.print(dataset.notice, highlight=False, soft_wrap=True)
     with Store.open(store_url) as store:
+        store.check_writable()
+        dataset = load(settings.data)
+        if dataset.notice:
+            quiet.print(dataset.notice, highlight=False, soft_wrap=True)
         run = _on_gpu if device else _emulated
         document, code = run(store, settings, network, device or find(EMULATED_FOR), dataset, quiet)
     if as_json:

@@ -46,11 +46,12 @@ def run_search(
     compiled, ranked by the model for `settings.predict_for`, and verified by emulation.
 
     Raises:
-        UserError: a setting that makes no sense, no such device, or something missing that the user can mend.
+        UserError: a setting that makes no sense, a read-only store, no such device, or something missing that the user can mend.
     """
     settings = settings or Settings()
     console = console or Console()
     check(settings, problems)
+    store.check_writable()
     progress: Progress = Silent() if as_json else Live(console) if console.is_terminal else Plain(console)
     results: list[ProblemResult] = []
     interrupted = False

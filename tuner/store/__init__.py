@@ -94,6 +94,14 @@ class Store:
     def read_only(self) -> bool:
         return self._database.location.read_only
 
+    def check_writable(self) -> None:
+        """To be asked before long work whose result is to be stored.
+
+        Raises:
+            UserError: the store is read-only.
+        """
+        self._database.check_writable()
+
     def record(self, measurement: Measurement, *, kernel: Kernel, device: Device, environment: Environment) -> str:
         """Append `measurement`; the row's UUID. When this returns, the row is on disk.
 

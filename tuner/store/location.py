@@ -48,7 +48,7 @@ def locate(text: str | Path | None) -> Location:
     """
     text = text or os.environ.get("MNIST_TUNE_DB") or default_path()
     if isinstance(text, Path) or ("://" not in text and text != ":memory:"):
-        return _file(Path(text).expanduser(), read_only=False)
+        return _file(_at_home(Path(text)), read_only=False)
     try:
         url = make_url("sqlite://" if text == ":memory:" else text)
     except (ArgumentError, ValueError) as error:
@@ -104,6 +104,13 @@ def seeded(target: Path, source: Path) -> Path:
     return target
 
 
+def _at_home(path: Path) -> Path:
+    try:
+        return path.expanduser()
+    except RuntimeError as error:
+        raise UserError(f"The home folder in {path} is nobody's; write the store's path in full.") from error
+
+
 def _file(path: Path, *, read_only: bool) -> Location:
     path = path.absolute()
     try:
@@ -112,6 +119,8 @@ def _file(path: Path, *, read_only: bool) -> Location:
         if not path.parent.is_dir():
             raise UserError(f"The folder {path.parent} does not exist; make it, or name another store with --db.")
         exists = path.exists()
+        if exists and not path.is_file():
+            raise UserError(f"{path} is not a regular file, so it cannot hold a store; name another with --db.")
         read_only = read_only or not writable(path.parent) or (exists and not writable(path))
     except OSError as error:
         raise UserError(f"The store {path} cannot be reached ({error.strerror}); name another with --db.") from error

@@ -87,11 +87,15 @@ class Database:
         Raises:
             UserError: the store is read-only, or another process kept it locked for 30 s.
         """
-        if self.location.read_only:
-            raise UserError(self._read_only_message())
+        self.check_writable()
         with self.connection(write=True) as connection, Session(connection) as session:
             yield session
             session.flush()
+
+    def check_writable(self) -> None:
+        """Raises `UserError` where the store is read-only."""
+        if self.location.read_only:
+            raise UserError(self._read_only_message())
 
     def close(self) -> None:
         """Closes all connections; the last one on a SQLite file leaves it whole by itself."""

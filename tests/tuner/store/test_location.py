@@ -60,6 +60,14 @@ class TestNames:
         with Store.open() as store:
             assert store.path == filled
 
+    def test_a_home_folder_that_is_nobodys(self) -> None:
+        with pytest.raises(UserError, match=r"The home folder in ~no-such-user/x\.db is nobody's; write .* in full\."):
+            location.locate("~no-such-user/x.db")
+
+    def test_a_device_is_no_file(self) -> None:
+        with pytest.raises(UserError, match=r"^/dev/null is not a regular file, so it cannot hold a store; name"):
+            location.locate("/dev/null")
+
     def test_a_password_is_not_shown(self) -> None:
         place = location.locate("postgresql://me:secret@host/tuning")
         assert place.label == "postgresql://me:***@host/tuning"
@@ -78,6 +86,7 @@ class TestDefault:
         (package / "tuning.db").write_bytes(filled.read_bytes())
         monkeypatch.setattr(location, "__file__", str(package / "location.py"))
         monkeypatch.setattr(platformdirs, "user_data_dir", lambda name: str(tmp_path / "data" / name))
+        monkeypatch.delenv("MNIST_TUNE_DB")
         expected = tmp_path / "data" / "mnist-tune" / "tuning.db"
 
         assert default_path() == expected
