@@ -11,7 +11,8 @@ from typing import Any
 from tuner.backends import Runner
 from tuner.backends.cuda import CudaRunner
 from tuner.devices import device_index, environment, resolve
-from tuner.kernel import Array, Kernel
+from tuner.errors import UserError
+from tuner.kernel import Kernel
 from tuner.measure import Timing, time_kernel, time_library, unbelievable
 from tuner.types import (
     Binary,
@@ -25,7 +26,7 @@ from tuner.types import (
     Problem,
     Status,
 )
-from tuner.verify import Verdict, compare, verify
+from tuner.verify import Verdict, rehearse, verify
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,10 @@ class CudaWorkplace:
         if isinstance(request, Describe):
             return self.device, environment()
         if self._runner is None:
-            raise ValueError("there is no GPU to run this on")
+            raise UserError(
+                "The GPU is gone; look for it with nvidia-smi, then run the same command again: everything measured "
+                "so far is stored."
+            )
         import cupy
 
         try:
@@ -117,9 +121,7 @@ class CudaWorkplace:
 def _warm_up(runner: CudaRunner, request: WarmUp) -> None:
     arguments = request.kernel.arguments(request.problem, request.config, runner.rng(request.seed))
     runner.warm_up(arguments)
-    inputs = {item.name: item.data if isinstance(item, Array) else item.value for item in arguments}
-    for name, reference in request.kernel.reference(request.problem, inputs).items():
-        compare(name, reference, reference, 0.0)
+    rehearse(request.kernel, request.problem, request.config, arguments)
 
 
 def _checked(runner: Runner, job: CheckJob) -> Verdict:
@@ -141,14 +143,14 @@ def _judged(runner: CudaRunner, job: Job) -> Measurement:
 
 
 class EmulationWorkplace:
-    """In the child that emulates; it survives everything but an endless loop."""
+    """In the child that emulates; `time_limit` is how many seconds a launch may take there."""
 
     lost = False
 
-    def __init__(self) -> None:
+    def __init__(self, time_limit: float = 60.0) -> None:
         from tuner.backends.emulate import EmulationRunner
 
-        self._runner: Runner = EmulationRunner()
+        self._runner: Runner = EmulationRunner(time_limit=time_limit)
 
     def handle(self, request: CheckJob) -> Verdict:
         return _checked(self._runner, request)
@@ -177,6 +179,7 @@ def measurement(
         spill_bytes=binary.spill_bytes if binary else None,
         compile_s=binary.seconds if binary else None,
         verified_by=verdict.verified_by if verdict else "",
+        extra={"worst": verdict.worst} if verdict and verdict.worst is not None else {},
     )
 
 

@@ -54,7 +54,7 @@ def test_what_is_wrong_is_told_with_its_place(spoil: Callable[[dict[str, Any]], 
 
 def test_a_failure_to_run_keeps_its_status() -> None:
     class Faulty(ToyRunner):
-        def execute(self, *_: Any) -> Failure:
+        def execute(self, *_: Any, **__: Any) -> Failure:
             return Failure(Status.RUNTIME, "illegal address")
 
     verdict = verify(Faulty(), TOY, PROBLEM, CONFIG, None, seed=0)
@@ -65,19 +65,20 @@ def test_worst_element_of_a_matrix() -> None:
     reference = np.ones((3, 4))
     found = reference.copy()
     found[2, 1] = 3.0
-    error, complaint = compare("Y", found, reference, 0.1)
+    error, worst, complaint = compare("Y", found, reference, 0.1)
+    assert worst == pytest.approx(1.0)
     assert error == pytest.approx(2 / np.sqrt(12))
     assert complaint is not None
     assert "worst at (2, 1): 3, not 1" in complaint
 
 
 def test_a_nan_in_the_reference_never_passes() -> None:
-    assert compare("Y", np.ones(2), np.array([1.0, np.nan]), 1.0)[1] is not None
+    assert compare("Y", np.ones(2), np.array([1.0, np.nan]), 1.0).complaint is not None
 
 
 def test_integers_are_compared_exactly() -> None:
-    assert compare("n", np.array([1, 2]), np.array([1, 2]), 0.0) == (0.0, None)
-    assert compare("n", np.array([1, 3]), np.array([1, 2]), 0.0)[1] is not None
+    assert compare("n", np.array([1, 2]), np.array([1, 2]), 0.0) == (0.0, 0.0, None)
+    assert compare("n", np.array([1, 3]), np.array([1, 2]), 0.0).complaint is not None
 
 
 def test_a_shape_that_differs_is_a_bug() -> None:
@@ -88,7 +89,7 @@ def test_a_shape_that_differs_is_a_bug() -> None:
 @given(st.floats(1e-6, 1e3), st.floats(0, 1))
 def test_the_error_is_relative_to_the_reference(scale: float, off: float) -> None:
     reference = scale * np.arange(1.0, 9.0)
-    error, _ = compare("Y", reference * (1 + off), reference, np.inf)
+    error = compare("Y", reference * (1 + off), reference, np.inf).error
     assert error == pytest.approx(off, abs=1e-12)
 
 

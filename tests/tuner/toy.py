@@ -102,6 +102,8 @@ class ToyRunner:
         config: Config,
         binary: Binary | None,
         arguments: Sequence[Argument],
+        *,
+        order: int = 0,
     ) -> Mapping[str, Any] | Failure:
         after = {item.name: item.data.copy() for item in arguments if isinstance(item, Array)}
         after["y"] = 2 * after["x"] + np.float32(1)

@@ -26,10 +26,13 @@ class Runner(Protocol):
         config: Config,
         binary: Binary | None,
         arguments: Sequence[Argument],
+        *,
+        order: int = 0,
     ) -> Mapping[str, Any] | Failure:
         """Run one launch on a copy of `arguments`; every array's value afterwards, by name.
 
         OUT and SCRATCH arrays are filled with NaN (0xFF bytes) first. `binary` is None where the runner compiles for
-        itself (emulation).
+        itself (emulation). Another `order` runs the threads in another order, where the runner has a choice; a GPU
+        takes its own each time.
         """
         ...

@@ -78,6 +78,8 @@ class CudaRunner:
         config: Config,
         binary: Binary | None,
         arguments: Sequence[Argument],
+        *,
+        order: int = 0,
     ) -> Mapping[str, Any] | Failure:
         """One launch between guard zones: a write outside of an array is a failure too.
 

@@ -44,11 +44,14 @@ class EmulationRunner:
         config: Config,
         binary: Binary | None,
         arguments: Sequence[Argument],
+        *,
+        order: int = 0,
     ) -> Mapping[str, Any] | Failure:
         """Compile and run one launch on a copy of `arguments`; every array's value afterwards, by name.
 
         `binary` is a GPU's and not used: the source is compiled for the CPU. OUT and SCRATCH arrays hold NaN (0xFF
-        bytes) before the launch. A fault comes back as a `Failure` with the first report.
+        bytes) before the launch; `order` is added to the runner's `seed`. A fault comes back as a `Failure` with the
+        first report.
 
         Raises:
             UserError: there is no g++.
@@ -59,10 +62,9 @@ class EmulationRunner:
             return Failure(Status.COMPILE, str(error))
         buffers = {argument.name: as_buffer(argument) for argument in arguments if isinstance(argument, Array)}
         values = [buffers[argument.name] if isinstance(argument, Array) else argument.value for argument in arguments]
+        launch, seed = kernel.launch(problem, config), self.seed + order
         try:
-            module.launch(
-                kernel.launch(problem, config), values, threads=self.threads, seed=self.seed, time_limit=self.time_limit
-            )
+            module.launch(launch, values, threads=self.threads, seed=seed, time_limit=self.time_limit)
         except emulation.EmulationFault as fault:
             return Failure(FAULT_STATUS.get(fault.kinds[0], Status.RUNTIME), fault.reports[0])
         return {name: buffer.array.copy() for name, buffer in buffers.items() if buffer is not None}
