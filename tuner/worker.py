@@ -32,6 +32,12 @@ from tuner.types import Failure, Status
 START_LIMIT_S = 180.0
 """For the child to import CuPy and make its context, on a slow disk."""
 
+END_LIMIT_S = 3.0
+"""For a killed child to be gone: a hang costs its time limit and no more than this."""
+
+_LAST_WORDS = 4096
+"""Bytes of the end of the child's stderr that are looked at."""
+
 MOST_DEATHS = 3
 """In a row, on different requests, before the search is stopped: then it is not the candidates."""
 
@@ -87,17 +93,17 @@ class Worker:
         try:
             pipe.send(request)
             if not pipe.poll(limit):
-                self._end(kill=True)
+                self._end()
                 return self._count(request, Failure(Status.TIMEOUT, f"no answer within {limit:g} s"))
             answer, lost = pipe.recv()
         except (EOFError, ConnectionError):
             return self._count(request, Failure(Status.RUNTIME, self._obituary()))
         except BaseException:
             # Ctrl-C and the like: a child still at work would answer the next request with this one's answer.
-            self._end(kill=True)
+            self._end()
             raise
         if lost:
-            self._end(kill=False)
+            self._end()
         if isinstance(answer, _Raised):
             if isinstance(answer.error, UserError):
                 raise answer.error
@@ -123,7 +129,7 @@ class Worker:
     def _start(self) -> Connection:
         if self._pipe is not None and self._child is not None and self._child.is_alive():
             return self._pipe
-        self._end(kill=True)
+        self._end()
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         self._complaints, name = tempfile.mkstemp(prefix="mnist-tune-worker-")
@@ -134,7 +140,7 @@ class Worker:
         self.spawned += 1
         try:
             if not ours.poll(START_LIMIT_S):
-                self._end(kill=True)
+                self._end()
                 raise WorkerLostError(f"The worker process did not start within {START_LIMIT_S:g} s; try again.")
             ready = ours.recv()
         except (EOFError, ConnectionError):
@@ -143,7 +149,7 @@ class Worker:
             # Both sides have it open by now; without a name, nothing stays behind when this process is killed.
             Path(name).unlink(missing_ok=True)
         if isinstance(ready, _Raised):
-            self._end(kill=True)
+            self._end()
             if isinstance(ready.error, UserError):
                 raise ready.error
             raise WorkerLostError(f"The worker process could not start: {ready.text.strip().splitlines()[-1]}.")
@@ -157,31 +163,29 @@ class Worker:
             child.join(5)
             code = child.exitcode
         said = _last_line(self._complaints)
-        self._end(kill=True)
+        self._end()
         if code is not None and code < 0:
             with contextlib.suppress(ValueError):
                 return f"the process was ended by {signal.Signals(-code).name}{said}"
         return f"the process ended with code {code}{said}"
 
-    def _end(self, *, kill: bool) -> None:
+    def _end(self) -> None:
+        """Kill the child, if there is one; it holds nothing worth waiting for."""
         child, pipe = self._child, self._pipe
         self._child = self._pipe = None
         if pipe is not None:
             pipe.close()
         if child is not None:
-            if kill:
-                child.kill()
-            child.join(10)
-            if child.is_alive():
-                child.kill()
-                child.join(10)
+            child.kill()
+            # A driver that is still tidying up keeps it for a while; the next child then waits for the GPU instead.
+            child.join(END_LIMIT_S)
         if self._complaints is not None:
             os.close(self._complaints)
             self._complaints = None
 
     def close(self) -> None:
-        """End the child; it holds nothing worth waiting for."""
-        self._end(kill=True)
+        """End the child."""
+        self._end()
 
     def __enter__(self) -> Worker:
         return self
@@ -195,7 +199,8 @@ class Worker:
 def _last_line(file: int | None) -> str:
     if file is None:
         return ""
-    text = os.pread(file, os.fstat(file).st_size, 0).decode(errors="replace")
+    start = max(0, os.fstat(file).st_size - _LAST_WORDS)
+    text = os.pread(file, _LAST_WORDS, start).decode(errors="replace")
     lines = text.strip().splitlines()
     return f" ({lines[-1][:300]})" if lines else ""
 
