@@ -227,5 +227,18 @@ def doctor(data: Data = None, db: Database = None, as_json: AsJson = False) -> i
     return run_doctor(db, data, as_json, Console())
 
 
+@app.command()
+@_sentence
+def selftest(
+    device: OnDevice = None,
+    limit: Annotated[float, typer.Option("--limit", help="Seconds for one candidate: what the hang costs.")] = 10.0,
+    as_json: AsJson = False,
+) -> int:
+    """Try kernels that hang, crash and lie, and show that each is found out and the next candidate still runs."""
+    from tuner.selftest import run_selftest
+
+    return run_selftest(device=device, limit_s=limit, as_json=as_json, console=Console())
+
+
 if __name__ == "__main__":
     app()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,7 @@ from tuner.search import SAMPLERS
 from tuner.store import Store
 from tuner.tune import ProblemResult, Settings, tune
 from tuner.types import Device, Environment, Failure, Kind, Problem
-from tuner.worker import Worker, WorkerLostError
+from tuner.worker import Worker, WorkerLostError, Workplace
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
@@ -58,7 +58,7 @@ def run_search(
     target: Device | None = None
     kind = Kind.PREDICTED
     try:
-        found, environment, worker = _workplace(device, settings)
+        found, environment, worker = workplace(device, settings.limit_s)
         with worker:
             target = found or find(settings.predict_for)
             kind = Kind.MEASURED if found else Kind.PREDICTED
@@ -112,10 +112,15 @@ def _check_arch(settings: Settings, device: Device | None) -> None:
         )
 
 
-def _workplace(spec: str | None, settings: Settings) -> tuple[Device | None, Environment, Worker]:
-    """The device (None: predict), the environment, and a worker for it. The parent makes no CUDA context."""
+def workplace(
+    spec: str | None, limit_s: float, emulate: Callable[[], Workplace] = EmulationWorkplace
+) -> tuple[Device | None, Environment, Worker]:
+    """The device (None: no GPU is used), the environment, and a worker for it. The parent makes no CUDA context.
+
+    `spec` is as `--device` has it; without a GPU the worker's child works in what `emulate` makes.
+    """
     if spec not in {"cpu", "none"}:
-        worker = Worker(partial(CudaWorkplace, spec), limit_s=settings.limit_s)
+        worker = Worker(partial(CudaWorkplace, spec), limit_s=limit_s)
         try:
             answer = worker.call(Describe())
         except BaseException:
@@ -128,7 +133,7 @@ def _workplace(spec: str | None, settings: Settings) -> tuple[Device | None, Env
         if device is not None:
             return device, environment, worker
         worker.close()
-    return None, environment_here(), Worker(EmulationWorkplace, limit_s=settings.limit_s)
+    return None, environment_here(), Worker(emulate, limit_s=limit_s)
 
 
 def _announcement(device: Device, kind: Kind, settings: Settings) -> str:
