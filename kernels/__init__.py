@@ -3,6 +3,7 @@
 from kernels.gather_rows import GatherRows
 from kernels.linear_backward import LinearBackward
 from kernels.linear_forward import LinearForward
+from kernels.mlp_resident import MlpResident
 from kernels.softmax_cross_entropy import SoftmaxCrossEntropy
 from tuner.kernel import Kernel
 
@@ -10,8 +11,10 @@ linear_forward = LinearForward()
 linear_backward = LinearBackward()
 softmax_cross_entropy = SoftmaxCrossEntropy()
 gather_rows = GatherRows()
+mlp_resident = MlpResident()
 
 ALL: dict[str, Kernel] = {
-    kernel.name: kernel for kernel in (gather_rows, linear_forward, softmax_cross_entropy, linear_backward)
+    kernel.name: kernel
+    for kernel in (gather_rows, linear_forward, softmax_cross_entropy, linear_backward, mlp_resident)
 }
 """Every kernel by name, in the order of a training step."""

@@ -8,6 +8,7 @@ import pytest
 
 import kernels
 from kernels.problems import mlp_problems
+from tests.kernels.conftest import RESIDENT
 from tests.kernels.sass import count_hmma
 from tuner.compile import ARCHITECTURES, compile_kernel, compile_source
 from tuner.devices import find
@@ -22,6 +23,7 @@ SAMPLED = [
     # Tails in every size, an odd pitch, and a batch of several chunks.
     kernels.linear_forward.problem(100, 77, 33),
     kernels.linear_backward.problem(100, 77, 33),
+    *RESIDENT,
 ]
 GPU_OF = {"sm_75": "Tesla T4", "sm_90": "NVIDIA H200"}
 
@@ -39,7 +41,7 @@ def test_a_sample_of_every_space_compiles_and_multiplies_on_tensor_cores(problem
     space = list(kernel.space(problem, find(GPU_OF[arch])))
     for config in random.Random(problem.label + arch).sample(space, min(SAMPLE, len(space))):
         binary = compiled(kernel, problem, config, arch)
-        if kernel.library(problem):
+        if kernel.library(problem) or problem in RESIDENT:
             assert count_hmma(binary.path, kernel.name) > 0, config.label
 
 
@@ -49,7 +51,7 @@ def test_the_file_alone_compiles_with_its_own_defaults(name: str, arch: str) -> 
     binary = compile_source(kernels.ALL[name].source, name, {}, arch)
     assert isinstance(binary, Binary), binary
     assert binary.spill_bytes == 0
-    if name.startswith("linear"):
+    if name.startswith(("linear", "mlp")):
         assert count_hmma(binary.path, name) > 0
 
 
