@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from kernels.tiling import ceil_div, up_to, vector_width
-from tuner.kernel import Argument, Array, Kernel, Role, Scalar, Work
+from kernels.tiling import COPY_INSTRUCTIONS, ceil_div, copies, up_to, vector_width
+from tuner.kernel import Argument, Array, Kernel, Loop, Role, Scalar, Work
 from tuner.space import Constraint, Param, Space
 from tuner.types import Config, Device, Launch, Problem, Value
 
@@ -87,4 +87,11 @@ class GatherRows(Kernel):
     def work(self, problem: Problem, config: Config) -> Work:
         rows = problem["batch"] * problem["steps"]
         moved = rows * (4 * problem["features"] + 9)
-        return Work(flops=0.0, floor_bytes=moved, moved_bytes=moved, serial_steps=config.integer("ROWS"))
+        width = vector_width(problem["features"], config.integer("VECTOR"))
+        return Work(
+            flops=0.0,
+            floor_bytes=moved,
+            moved_bytes=moved,
+            serial_steps=copies(config.integer("ROWS") * problem["features"], width, config.integer("THREADS")),
+            loop=Loop(instructions=2 * COPY_INSTRUCTIONS),  # the row's number is looked up as well
+        )

@@ -9,19 +9,22 @@ from typing import Any, ClassVar
 import numpy as np
 
 from kernels.tiling import (
+    COPY_INSTRUCTIONS,
     FP16_ROUNDING,
     FP32_ROUNDING,
     OVERLAP,
     WARP,
     WMMA_K,
     at_most,
+    bank_conflicts,
     ceil_div,
+    copies,
     overlap_needs_sm_90,
     sum_tolerance,
     up_to,
     vector_width,
 )
-from tuner.kernel import Argument, Array, Gemm, Kernel, Role, Scalar, Work
+from tuner.kernel import Argument, Array, Finish, Gemm, Kernel, Loop, Role, Scalar, Work
 from tuner.space import Constraint, Param, Space
 from tuner.types import Config, Device, Launch, Problem, Value
 
@@ -287,6 +290,9 @@ class LinearBackward(Kernel):
             + 8 * outputs
             + 2 * 4 * self.workspace(problem, config)[0],
             serial_steps=self._steps(problem, config),
+            memory_bytes=per_weight * weights + x_bytes + dy_bytes + dx_bytes / 2 + 8 * outputs,
+            loop=_loop(problem, config),
+            finish=_finish(problem, config),
         )
 
     def library(self, problem: Problem) -> tuple[Gemm, ...]:
@@ -295,6 +301,63 @@ class LinearBackward(Kernel):
         if problem.option("dx") == "none":
             return (weight_gradient,)
         return (Gemm(batch, inputs, outputs, transpose_b=True), weight_gradient)
+
+
+UPDATE_INSTRUCTIONS = 12
+"""Of a warp per weight of each thread that it updates, about: conversions, the sum, two roundings."""
+
+
+def _loop(problem: Problem, config: Config) -> Loop:
+    """One tile of W: its copies, a warp's share of both products, and the update of the tile.
+
+    A chunked batch fetches other things in the same shapes; it is reckoned as if it were not chunked.
+    """
+    need_dx, fp32 = problem.option("dx") == "relu", config.choice("MASTER") == "fp32"
+    block_m, block_n, block_k = (config.integer(f"BLOCK_{axis}") for axis in "MNK")
+    skew, warps = config.integer("SKEW"), config.integer("WARPS")
+    threads, tile, width = (
+        WARP * warps,
+        block_n * block_k,
+        vector_width(problem["out_features"], config.integer("VECTOR")),
+    )
+    part = 4 if fp32 else 2
+    per_weight = (2 if need_dx or not fp32 else 0) + part
+    fetched = 2 * block_m * block_n + per_weight * tile
+    copied = copies(block_m * block_n, width, threads) + copies(tile, min(width, 16 // part), threads)
+    copied += copies(tile, width, threads) if need_dx or not fp32 else 0
+    updates = copies(tile, width, threads)
+    fragments = tile // 256
+    g_steps = ceil_div(fragments, warps) * (block_m // WMMA_K)
+    dx_steps = block_n // (WMMA_K * (warps // _pieces(config) or 1)) if need_dx else 0
+    reads_w = bank_conflicts(block_n + skew)
+    g_reads = fragments * (block_m // WMMA_K) * 512 * (bank_conflicts(block_k + skew) + reads_w)
+    dx_reads = warps * dx_steps * 2 * WMMA_K * (config.integer("WARP_M") + config.integer("WARP_K")) * reads_w
+    # G is written and read in fp32; threads that are more than 16 bytes apart meet in the same banks.
+    updated = tile * (4 + 4 * max(1, width // 4) + per_weight)
+    return Loop(
+        fetched_bytes=fetched,
+        # cp.async moves 4 bytes at least: single elements come through registers, which their warp waits for.
+        ahead=0 if width == 1 else config.integer("STAGES") - 1,
+        instructions=COPY_INSTRUCTIONS * copied + updates * (UPDATE_INSTRUCTIONS * width + COPY_INSTRUCTIONS),
+        tensor_steps=g_steps + dx_steps,
+        barriers=3,
+        shared_bytes=fetched + g_reads + dx_reads + updated,
+    )
+
+
+def _finish(problem: Problem, config: Config) -> Finish:
+    """The sums of dX meet: those of the warps in shared memory, those of the slices where REDUCE says."""
+    if problem.option("dx") == "none":
+        return Finish()
+    tile, slices = config.integer("BLOCK_M") * config.integer("BLOCK_K"), config.integer("SPLIT_N")
+    clustered = config.choice("REDUCE") == "cluster"
+    width = 4 if config.choice("ACCUMULATOR") == "float" else 2
+    return Finish(
+        shared_bytes=2 * (config.integer("WARPS") // _pieces(config) or 1) * tile * width,
+        blocks=slices,
+        clustered=clustered,
+        loads=0 if clustered or slices == 1 else slices * copies(tile, 4, WARP * config.integer("WARPS")),
+    )
 
 
 def _splits(outputs: int) -> tuple[int, ...]:

@@ -9,17 +9,20 @@ from typing import Any, ClassVar
 import numpy as np
 
 from kernels.tiling import (
+    COPY_INSTRUCTIONS,
     OVERLAP,
     WARP,
     WMMA_K,
     at_most,
+    bank_conflicts,
     ceil_div,
+    copies,
     overlap_needs_sm_90,
     sum_tolerance,
     up_to,
     vector_width,
 )
-from tuner.kernel import Argument, Array, Gemm, Kernel, Role, Scalar, Work
+from tuner.kernel import Argument, Array, Finish, Gemm, Kernel, Loop, Role, Scalar, Work
 from tuner.space import Constraint, Param, Space
 from tuner.types import Config, Device, Launch, Problem, Value
 
@@ -203,10 +206,46 @@ class LinearForward(Kernel):
             floor_bytes=x_bytes + w_bytes + y_bytes + 4 * outputs,
             moved_bytes=x_bytes * launch.grid[0] + w_bytes * launch.grid[1] + y_bytes + 4 * outputs + 2 * partial,
             serial_steps=ceil_div(ceil_div(inputs, config.integer("BLOCK_K")), config.integer("SPLIT_K")),
+            loop=_loop(problem, config),
+            finish=_finish(config),
         )
 
     def library(self, problem: Problem) -> tuple[Gemm, ...]:
         return (Gemm(problem["batch"], problem["out_features"], problem["in_features"]),)
+
+
+def _loop(problem: Problem, config: Config) -> Loop:
+    """One tile of X and W through the ring, and a warp's share of the products."""
+    block_m, block_n, block_k = (config.integer(f"BLOCK_{axis}") for axis in "MNK")
+    skew, vector, threads = config.integer("SKEW"), config.integer("VECTOR"), _threads(config)
+    x_vector, w_vector = vector_width(problem["in_features"], vector), vector_width(problem["out_features"], vector)
+    fetched = 2 * (block_m * block_k + block_k * block_n)
+    steps = block_k // (WMMA_K * config.integer("WARPS_K"))
+    reads_x = config.integer("WARP_M") * bank_conflicts(block_k + skew)
+    reads_w = config.integer("WARP_N") * bank_conflicts(block_n + skew)
+    return Loop(
+        fetched_bytes=fetched,
+        # cp.async moves 4 bytes at least: single elements come through registers, which their warp waits for.
+        ahead=0 if min(x_vector, w_vector) == 1 else config.integer("STAGES") - 1,
+        instructions=COPY_INSTRUCTIONS
+        * (copies(block_m * block_k, x_vector, threads) + copies(block_k * block_n, w_vector, threads)),
+        tensor_steps=steps,
+        barriers=1,
+        shared_bytes=fetched + threads // WARP * steps * 2 * WMMA_K * (reads_x + reads_w),
+    )
+
+
+def _finish(config: Config) -> Finish:
+    """The sums of the warps meet in shared memory, those of the slices where REDUCE says."""
+    tile, slices = config.integer("BLOCK_M") * config.integer("BLOCK_N"), config.integer("SPLIT_K")
+    clustered = config.choice("REDUCE") == "cluster"
+    width = 4 if config.choice("ACCUMULATOR") == "float" else 2
+    return Finish(
+        shared_bytes=2 * config.integer("WARPS_K") * tile * width,
+        blocks=slices,
+        clustered=clustered,
+        loads=0 if clustered or slices == 1 else slices * copies(tile, 4, _threads(config)),
+    )
 
 
 def _wmma(config: Config) -> tuple[int, int]:

@@ -39,6 +39,25 @@ def vector_width(pitch: int, most: int) -> int:
     return most
 
 
+COPY_INSTRUCTIONS = 8
+"""Of a warp per vector copied into a tile, about: where from, where to, inside or not, and the copy itself."""
+
+
+def bank_conflicts(pitch: int) -> float:
+    """How often shared memory must be read for one row-wise read of a WMMA fragment.
+
+    Eight rows of 16 bytes, `pitch` fp16 elements apart, are read at a time; shared memory gives 128 bytes at a time,
+    each 16 of them from another group of banks.
+    """
+    groups = {row * pitch * 2 // 16 % 8 for row in range(8)}
+    return 8 / len(groups)
+
+
+def copies(elements: int, width: int, threads: int) -> int:
+    """Vector copies of a thread that takes part in the copying of a tile of `elements`."""
+    return ceil_div(elements, width * threads)
+
+
 def up_to(values: tuple[int, ...], size: int) -> tuple[int, ...]:
     """`values` without those that are wider than the smallest one that covers `size`."""
     covering = next((value for value in values if value >= size), values[-1])

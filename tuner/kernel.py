@@ -64,6 +64,42 @@ class Gemm:
 
 
 @dataclass(frozen=True, slots=True)
+class Loop:
+    """What one pass of a block through its main loop costs besides arithmetic; for the model only. Zeros are unknown.
+
+    fetched_bytes: bytes that the block fetches from L2 or memory (0: its even share of `Work.moved_bytes`).
+    ahead: passes whose inputs are under way while one is worked on; 0 where a pass waits for its own.
+    instructions: instructions that a warp issues, those that only count or address included.
+    tensor_steps: tensor-core steps of a warp that follow one another, each with its loads from shared memory.
+    barriers: times that all warps of the block wait for each other.
+    shared_bytes: bytes that the block moves through shared memory, once more for each bank conflict.
+    """
+
+    fetched_bytes: float = 0.0
+    ahead: int = 0
+    instructions: float = 0.0
+    tensor_steps: float = 0.0
+    barriers: int = 0
+    shared_bytes: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """What a block does once, after its main loop; for the model only.
+
+    shared_bytes: bytes that it moves through shared memory.
+    blocks: blocks that add up their parts of one result; 1 where none meet.
+    clustered: whether they meet in a cluster (sm_90) instead of global memory.
+    loads: loads of a thread from L2, of other blocks' parts.
+    """
+
+    shared_bytes: float = 0.0
+    blocks: int = 1
+    clustered: bool = False
+    loads: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Work:
     """What a launch must do at least, and what this configuration does.
 
@@ -71,12 +107,17 @@ class Work:
     floor_bytes: fewest bytes that any kernel must move here: each input read once, each output written once.
     moved_bytes: bytes that this configuration moves to and from L2 or memory, re-reads and workspace included.
     serial_steps: dependent passes of one block through its main loop (latency that bandwidth does not hide).
+    memory_bytes: bytes that this configuration moves to and from memory even with a perfect L2 (0: `floor_bytes`).
+    loop, finish: what a pass costs, and what comes after the passes.
     """
 
     flops: float
     floor_bytes: float
     moved_bytes: float
     serial_steps: int = 1
+    memory_bytes: float = 0.0
+    loop: Loop = Loop()
+    finish: Finish = Finish()
 
 
 class Kernel(ABC):

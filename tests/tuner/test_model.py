@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from tuner.backends.model import Prediction, blocks_per_sm, predict
 from tuner.devices import KNOWN, find
-from tuner.kernel import Work
+from tuner.kernel import Finish, Loop, Work
 from tuner.types import Binary, CacheState, Device, Failure, Launch, Status
 
+ALONE = Finish()
 T4, H200 = find("t4"), find("h200")
 
 
@@ -53,16 +54,82 @@ def test_blocks_per_sm(device: Device, threads: int, registers: int, shared: int
 
 
 def test_terms_by_hand() -> None:
-    """One full wave, hot, bound by L2: 40 MB through it at the T4's 64 bytes x 40 SMs x 1.59 GHz."""
+    """One full wave, hot: 40 MB at the share of the T4's 64 bytes x 40 SMs x 1.59 GHz that each bound allows."""
     work = Work(flops=1e6, floor_bytes=1e6, moved_bytes=40e6, serial_steps=4)
     seen = predict(T4, launch(blocks=160, threads=256, shared=0), binary(32), work, CacheState.HOT)
     assert isinstance(seen, Prediction)
-    assert (seen.blocks_per_sm, seen.waves, seen.balance, seen.occupancy) == (4, 1, 1.0, 1.0)
-    assert seen.l2_us == pytest.approx(40e6 / (64 * 40 * 1.59e9) * 1e6)
-    assert seen.latency_us == pytest.approx(1.0)
+    assert (seen.blocks_per_sm, seen.waves, seen.occupancy) == (4, 1, 1.0)
+    whole_us = 40e6 / (64 * 40 * 1.59e9) * 1e6
+    assert seen.l2_us == pytest.approx(whole_us / 0.31)
+    assert seen.blocks_us == pytest.approx(0.25 + whole_us / 0.21)
     assert seen.memory_us == 0.0
-    assert seen.us == pytest.approx(seen.launch_us + seen.latency_us + seen.l2_us)
+    assert seen.launch_us == pytest.approx(1.4)
+    assert seen.us == pytest.approx(1.4 + (seen.blocks_us**4 + seen.l2_us**4 + seen.tensor_us**4) ** 0.25)
     assert seen.terms()["waves"] == 1
+
+
+def blocks_us(device: Device, loop: Loop, finish: Finish = ALONE, *, blocks: int = 1, threads: int = 32) -> float:
+    work = Work(flops=1.0, floor_bytes=1.0, moved_bytes=1.0, serial_steps=10, loop=loop, finish=finish)
+    seen = predict(device, launch(blocks, threads, 0), binary(32), work, CacheState.HOT)
+    assert isinstance(seen, Prediction)
+    return seen.blocks_us
+
+
+CYCLE_US = 1e6 / H200.clock_hz
+
+
+@pytest.mark.parametrize(
+    ("loop", "pass_us"),
+    [
+        (Loop(), 0.25),  # waits for its own inputs: a round trip to L2
+        (Loop(ahead=1), 0.25),  # nothing else to do meanwhile
+        (Loop(ahead=5), 0.05),  # Little's law: five round trips are under way
+        (Loop(ahead=5, barriers=2), 360 * CYCLE_US),
+        (Loop(ahead=0, barriers=2), 0.25 + 360 * CYCLE_US),
+        (Loop(ahead=5, barriers=2, tensor_steps=3, instructions=40), (360 + 150 + 120) * CYCLE_US),
+        (Loop(ahead=5, shared_bytes=80_000), 1000 * CYCLE_US),
+    ],
+)
+def test_a_pass_by_hand(loop: Loop, pass_us: float) -> None:
+    assert blocks_us(H200, loop) == pytest.approx(0.25 + 10 * pass_us)
+
+
+def test_warps_share_the_schedulers_and_blocks_the_shared_memory() -> None:
+    loop = Loop(ahead=5, instructions=1000)
+    one = blocks_us(H200, loop, threads=128)
+    assert one == pytest.approx(0.25 + 10 * 3000 * CYCLE_US)
+    assert blocks_us(H200, loop, threads=256) == pytest.approx(0.25 + 10 * 6000 * CYCLE_US)
+    assert blocks_us(H200, loop, threads=128, blocks=2 * 132) == pytest.approx(0.25 + 10 * 6000 * CYCLE_US)
+    shared = Loop(ahead=5, shared_bytes=80_000)
+    assert blocks_us(H200, shared, blocks=3 * 132) == pytest.approx(0.25 + 10 * 3000 * CYCLE_US)
+
+
+def test_an_sm_alone_draws_more_than_its_even_share() -> None:
+    loop = Loop(ahead=5, fetched_bytes=1e6)
+    even_us = 1e6 / (0.21 * H200.l2_bandwidth / 132) * 1e6
+    assert blocks_us(H200, loop, blocks=132) == pytest.approx(0.25 + 10 * even_us)
+    assert blocks_us(H200, loop, blocks=100) == pytest.approx(0.25 + 10 * even_us * 100 / 132)
+    assert blocks_us(H200, loop, blocks=1) == pytest.approx(0.25 + 10 * even_us / 1.75)
+
+
+def test_nothing_is_fetched_ahead_without_asynchronous_copies() -> None:
+    assert blocks_us(T4, Loop(ahead=5)) == blocks_us(T4, Loop())
+
+
+def test_meetings_by_hand() -> None:
+    alone = blocks_us(H200, Loop())
+    assert blocks_us(H200, Loop(), Finish(blocks=4, clustered=True)) - alone == pytest.approx(0.6)
+    assert blocks_us(H200, Loop(), Finish(blocks=4, loads=8)) - alone == pytest.approx(1.0 + 400 * CYCLE_US)
+    assert blocks_us(H200, Loop(), Finish(shared_bytes=80_000)) - alone == pytest.approx(1000 * CYCLE_US)
+
+
+def test_a_dependent_launch_saves_a_part_of_the_gap() -> None:
+    start = launch()
+    assert us(H200, start) - us(H200, replace(start, overlap=True)) == pytest.approx(0.55)
+
+
+def test_memory_has_the_bytes_that_a_configuration_cannot_avoid() -> None:
+    assert us(work=replace(WORK, memory_bytes=3 * WORK.floor_bytes)) > us(work=WORK)
 
 
 @pytest.mark.parametrize(
