@@ -24,6 +24,7 @@ WORST_ELEMENT = 8.0
 The tolerance bounds the root mean square of the errors. Roundings are independent, so a single error beyond eight times
 that is out of the question for any output that fits a GPU (a normal deviate beyond 8 sigma: one in 10^15). The unit: a
 rounding is relative to the element, while the terms of a sum that cancel leave an error of the size of the others.
+Emulated, a thousand random configurations of this project's kernels used no more than a sixth of it.
 """
 
 

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.tuner.gpu_faults import GpuFaults
-from tests.tuner.toy import Toy
+from tests.tuner.toy import ENVIRONMENT, Toy
 from tuner.compile import compile_kernel
 from tuner.judge import CheckJob, CudaWorkplace, Describe, Job, LibraryJob
 from tuner.kernel import Gemm
-from tuner.measure import SAMPLES, Timing
+from tuner.measure import LAUNCHES, SAMPLES, Timing
+from tuner.progress import Silent
+from tuner.selftest import run_selftest
+from tuner.selftest.faults import FAULTS
+from tuner.selftest.trials import KERNEL, PROBLEM
+from tuner.store import Store
+from tuner.task import Settings
+from tuner.tune import tune
 from tuner.types import Binary, CacheState, Config, Device, Measurement, Problem, Status
 from tuner.worker import Worker
 
 pytestmark = pytest.mark.gpu
 
-KERNEL = GpuFaults()
-PROBLEM = KERNEL.problem(1000)
 LIMIT_S = 10.0
 
 
@@ -43,7 +49,7 @@ def device(worker: Worker) -> Device:
 
 
 def judged(
-    worker: Worker, device: Device, fault: int, *, problem: Problem = PROBLEM, cache: CacheState = CacheState.HOT
+    worker: Worker, device: Device, fault: str, *, problem: Problem = PROBLEM, cache: CacheState = CacheState.HOT
 ) -> Any:
     config = Config.of(FAULT=fault)
     binary = compile_kernel(KERNEL, problem, config, device.arch)
@@ -52,7 +58,7 @@ def judged(
 
 
 def right(worker: Worker, device: Device) -> Measurement:
-    seen = judged(worker, device, 0)
+    seen = judged(worker, device, "none")
     assert isinstance(seen, Measurement)
     assert seen.status is Status.OK, seen.message
     return seen
@@ -69,24 +75,32 @@ def test_a_right_kernel_is_verified_and_timed(worker: Worker, device: Device) ->
 
 
 @pytest.mark.parametrize(
-    ("fault", "status", "words"),
+    ("fault", "words"),
     [
-        (2, Status.RUNTIME, "ILLEGAL_ADDRESS|IllegalAddress|illegal"),
-        (3, Status.RUNTIME, "y: wrote outside of the array"),
-        (4, Status.WRONG, r"y: 1 of 1000 elements are not finite .*\(17\)"),
-        (5, Status.WRONG, r"y: 40 of 1000 elements .*\(960\)"),
-        (6, Status.WRONG, "arrived: a counter is not zero"),
-        (7, Status.RUNTIME, ""),
-        (8, Status.RESOURCES, "shared memory"),
-        (9, Status.RESOURCES, "2048 threads"),
-        (10, Status.RESOURCES, "cooperative grid of 1048576 blocks"),
+        ("illegal_address", "ILLEGAL_ADDRESS|IllegalAddress|illegal"),
+        ("trap", ""),
+        ("out_of_bounds", "y: wrote outside of the array"),
+        ("nan", r"y: 1 of 20011 elements are not finite .*\(17\)"),
+        ("outlier", r"y: an element's error .* worst at \(17\)"),
+        ("partial", r"y: 43 of 20011 elements .*\(19968\)"),
+        ("stale", "y: not reproducible"),
+        ("read_outside", "y: .* elements are not finite"),
+        ("changed_input", "x: an input was changed"),
+        ("counter", "arrived: a counter is not zero"),
+        ("race", "y: relative error"),
+        ("order", "y: not reproducible"),
+        ("shared_limit", "shared memory"),
+        ("threads_limit", "2048 threads"),
+        ("cooperative_limit", "cooperative grid of 1048576 blocks"),
+        ("large_shared", "^$"),
     ],
 )
 def test_each_fault_has_its_status_and_the_next_candidate_runs(
-    worker: Worker, device: Device, fault: int, status: Status, words: str
+    worker: Worker, device: Device, fault: str, words: str
 ) -> None:
     seen = judged(worker, device, fault)
-    assert seen.status is status, seen
+    (expected,) = (known.expected for known in FAULTS if known.name == fault)
+    assert seen.status in expected, seen
     assert re.search(words, seen.message), seen.message
     right(worker, device)
 
@@ -94,27 +108,61 @@ def test_each_fault_has_its_status_and_the_next_candidate_runs(
 def test_a_hang_costs_its_time_limit(worker: Worker, device: Device) -> None:
     right(worker, device)
     started = time.monotonic()
-    assert judged(worker, device, 1).status is Status.TIMEOUT
+    assert judged(worker, device, "hang").status is Status.TIMEOUT
     assert time.monotonic() - started < LIMIT_S + 5
     right(worker, device)
 
 
+def test_a_slow_kernel_is_timed_by_few_launches(worker: Worker, device: Device) -> None:
+    seen = judged(worker, device, "slow")
+    assert seen.status is Status.OK, seen.message
+    assert seen.median_us > 500
+    assert seen.extra["launches"] < LAUNCHES
+
+
+def test_the_selftest_passes(capsys: pytest.CaptureFixture[str]) -> None:
+    code = run_selftest(device="cuda", limit_s=LIMIT_S, as_json=True)
+    document = json.loads(capsys.readouterr().out)
+    assert code == 0, document
+    assert [row["fault"] for row in document["faults"]] == [fault.name for fault in FAULTS]
+    assert document["not_run"] == []
+    assert all(row["next"]["us"] < 100 for row in document["faults"])
+
+
+def test_a_search_through_all_faults_measures_what_is_right(worker: Worker, device: Device, tmp_path: Path) -> None:
+    with Store.open(tmp_path / "tuning.db") as store:
+        (result,) = tune(
+            [PROBLEM],
+            kernels={KERNEL.name: KERNEL},
+            store=store,
+            device=device,
+            environment=ENVIRONMENT,
+            settings=Settings(trials=len(FAULTS), sampler="grid", limit_s=LIMIT_S),
+            progress=Silent(),
+            worker=worker,
+        )
+        rows = [observation.measurement for observation in store.observations(kernel=KERNEL.name)]
+    found = {row.config.choice("FAULT"): row.status for row in rows}
+    assert {fault.name: found[fault.name] in fault.expected for fault in FAULTS} == {
+        fault.name: True for fault in FAULTS
+    }
+    assert result.best is not None
+    assert result.best.config["FAULT"] in {"none", "large_shared"}
+
+
 def test_a_check_is_not_timed(worker: Worker, device: Device) -> None:
-    config = Config.of(FAULT=0)
+    config = Config.of(FAULT="none")
     binary = compile_kernel(KERNEL, PROBLEM, config, device.arch)
     assert isinstance(binary, Binary)
     verdict = worker.call(CheckJob(KERNEL, PROBLEM, config, 0, binary))
     assert (verdict.status, verdict.verified_by) == (Status.OK, "cuda")
 
 
-def test_shared_memory_beyond_48_kb(worker: Worker, device: Device) -> None:
-    assert judged(worker, device, 11).status is Status.OK
-
-
 def test_cold_inputs_take_longer(worker: Worker, device: Device) -> None:
     """Inputs of a quarter of L2, so that hot ones stay there and cold ones do not."""
     problem = KERNEL.problem(device.l2_bytes // 32)
-    hot, cold = (judged(worker, device, 0, problem=problem, cache=cache) for cache in (CacheState.HOT, CacheState.COLD))
+    states = (CacheState.HOT, CacheState.COLD)
+    hot, cold = (judged(worker, device, "none", problem=problem, cache=cache) for cache in states)
     assert (hot.status, cold.status) == (Status.OK, Status.OK), (hot.message, cold.message)
     assert cold.cache is CacheState.COLD
     assert cold.median_us > hot.median_us
@@ -156,8 +204,8 @@ def test_cublas_computes_the_product_that_is_meant(worker: Worker, device: Devic
 
 def test_a_binary_for_another_architecture_is_refused(worker: Worker, device: Device) -> None:
     other = "sm_75" if device.arch != "sm_75" else "sm_90"
-    binary = compile_kernel(KERNEL, PROBLEM, Config.of(FAULT=0), other)
+    binary = compile_kernel(KERNEL, PROBLEM, Config.of(FAULT="none"), other)
     assert isinstance(binary, Binary)
-    seen = worker.call(Job(KERNEL, PROBLEM, Config.of(FAULT=0), replace(binary, arch=other), CacheState.HOT, 0))
+    seen = worker.call(Job(KERNEL, PROBLEM, Config.of(FAULT="none"), replace(binary, arch=other), CacheState.HOT, 0))
     assert seen.status is Status.LAUNCH, seen
     right(worker, device)

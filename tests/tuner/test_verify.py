@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tuner.toy import TOY, ToyRunner
+from tuner.kernel import Argument, Array, Role
 from tuner.types import Config, Failure, Status
-from tuner.verify import compare, input_seed, verify
+from tuner.verify import _littered, compare, input_seed, rehearse, verify
 
 PROBLEM = TOY.problem(1000)
 CONFIG = Config.of(TILE=64, STAGES=2, MODE="plain")
@@ -91,6 +92,111 @@ def test_the_error_is_relative_to_the_reference(scale: float, off: float) -> Non
     reference = scale * np.arange(1.0, 9.0)
     error = compare("Y", reference * (1 + off), reference, np.inf).error
     assert error == pytest.approx(off, abs=1e-12)
+
+
+@pytest.mark.parametrize(("off", "passes"), [(0.9, False), (0.017, False), (0.015, True)])
+def test_one_wrong_element_in_a_million_fails(off: float, passes: bool) -> None:
+    """Its limit: eight times the tolerance of 1e-3, times the element itself plus the root mean square (1 + 1)."""
+    reference = np.where(np.arange(1_000_000) % 3, 1.0, -1.0)
+    found = reference.copy()
+    found[333_334] += off
+    error, worst, complaint = compare("y", found, reference, 1e-3)
+    assert error == pytest.approx(off / 1000)
+    assert error < 1e-3, "the Frobenius error alone would let it pass"
+    assert worst == pytest.approx(off / 2)
+    assert (complaint is None) is passes
+    assert passes or "an element's error" in str(complaint)
+    assert passes or "worst at (333334)" in str(complaint)
+
+
+@given(st.integers(0, 1000), st.sampled_from([np.float16, np.float32]))
+def test_a_rounding_is_no_outlier(seed: int, dtype: Any) -> None:
+    reference = np.random.default_rng(seed).normal(size=1000)
+    unit = float(np.finfo(dtype).eps) / 2
+    found = reference.astype(dtype)
+    assert compare("y", found, reference, unit).worst == pytest.approx(0, abs=unit)
+
+
+def test_a_reference_of_zeros_is_compared_absolutely() -> None:
+    assert compare("y", np.full(3, 1e-4), np.zeros(3), 1e-3) == (pytest.approx(3**0.5 * 1e-4), 1e-4, None)
+    assert compare("y", np.full(3, 1e-2), np.zeros(3), 1e-3).complaint is not None
+
+
+@pytest.mark.parametrize("extreme", [np.fmax, np.fmin])
+def test_stale_outputs_that_hide_from_nan_are_found(extreme: Any) -> None:
+    """The maximum (or minimum) of a number and NaN is the number."""
+
+    class Stale(ToyRunner):
+        def execute(self, *given: Any, **how: Any) -> Any:
+            x, y = given[4][:2]
+            before = np.full_like(y.data, np.nan) if y.role is Role.OUT else y.data
+            after = super().execute(*given, **how)
+            assert not isinstance(after, Failure)
+            return {**after, "y": extreme(2 * x.data + np.float32(1), before)}
+
+    verdict = verify(Stale(), TOY, PROBLEM, CONFIG, None, seed=0)
+    assert verdict.status is Status.WRONG
+    assert re.search(r"^y: not reproducible, a second launch .* differs at \(\d\): ", verdict.message), verdict.message
+    assert verdict.error is not None
+
+
+def test_other_bits_at_a_second_launch_are_wrong_however_near() -> None:
+    class Unsteady(ToyRunner):
+        def execute(self, *given: Any, **how: Any) -> Any:
+            after: Any = super().execute(*given, **how)
+            if how.get("order") == 1:
+                after["y"][5] = np.nextafter(after["y"][5], np.float32(np.inf))
+            return after
+
+    verdict = verify(Unsteady(), TOY, PROBLEM, CONFIG, None, seed=0)
+    assert verdict.status is Status.WRONG
+    assert "y: not reproducible" in verdict.message
+    assert "differs at (5)" in verdict.message
+
+
+def test_a_second_launch_that_fails_is_told() -> None:
+    class Once(ToyRunner):
+        def execute(self, *given: Any, **how: Any) -> Any:
+            return super().execute(*given, **how) if how.get("order", 0) == 0 else Failure(Status.RUNTIME, "trap")
+
+    verdict = verify(Once(), TOY, PROBLEM, CONFIG, None, seed=0)
+    assert (verdict.status, verdict.message) == (Status.RUNTIME, "in a second launch: trap")
+
+
+def test_the_second_launch_has_the_same_inputs_and_other_outputs() -> None:
+    seen: list[list[Argument]] = []
+
+    class Watched(ToyRunner):
+        def execute(self, *given: Any, **how: Any) -> Any:
+            seen.append(list(given[4]))
+            return super().execute(*given, **how)
+
+    assert verify(Watched(), TOY, PROBLEM, CONFIG, None, seed=0).ok
+    first, second = seen
+    assert first[0] is second[0]
+    assert first[2:] == second[2:]
+    litter = second[1]
+    assert isinstance(litter, Array)
+    assert litter.role is Role.INOUT
+    assert (litter.data[0::2] > 1e36).all()
+    assert (litter.data[1::2] < -1e36).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.int32, np.uint8])
+def test_litter_is_finite_and_large_in_every_type(dtype: Any) -> None:
+    (litter,) = _littered([Array("w", np.zeros((3, 5), dtype), Role.SCRATCH)])
+    assert isinstance(litter, Array)
+    assert np.isfinite(litter.data).all()
+    assert (np.abs(litter.data.astype(np.float64)) > 100).all()
+    assert litter.data.shape == (3, 5)
+
+
+def test_rehearsing_launches_nothing_and_changes_nothing() -> None:
+    arguments = TOY.arguments(PROBLEM, CONFIG, np.random.default_rng(0))
+    before = [item.data.copy() for item in arguments if isinstance(item, Array)]
+    rehearse(TOY, PROBLEM, CONFIG, arguments)
+    after = [item.data for item in arguments if isinstance(item, Array)]
+    assert all((one == other).all() for one, other in zip(before[::2], after[::2], strict=True))
 
 
 def test_inputs_are_fresh_for_each_candidate_and_repeatable() -> None:

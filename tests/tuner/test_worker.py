@@ -75,6 +75,13 @@ def test_what_a_candidate_prints_is_not_seen(worker: Worker, capfd: pytest.Captu
     assert capfd.readouterr() == ("", "")
 
 
+def test_a_flood_of_complaints_ends_in_the_last_line(worker: Worker) -> None:
+    flood = "\n".join(["noise " * 20] * 5000 + ["the driver says no"])
+    assert worker.call(("abort", flood)) == Failure(
+        Status.RUNTIME, "the process ended with code 3 (the driver says no)"
+    )
+
+
 def test_errors_of_users_and_bugs_are_raised_in_the_parent(worker: Worker) -> None:
     with pytest.raises(UserError, match=r"^Install g\+\+\.$"):
         worker.call(("user",))

@@ -56,15 +56,15 @@ def run_selftest(
         raise UserError(f"--limit {limit_s:g} is out of range; give a number of seconds up to {LONGEST_LIMIT_S:g}.")
     console = console or Console()
     found, _, worker = workplace(device, limit_s, partial(EmulationWorkplace, limit_s))
-    with worker, pool or CompilePool() as compiler:
+    with worker as judge, pool or CompilePool() as compiler:
         target = found or find(Settings().predict_for)
         if not as_json:
             _say(console, _announcement(found, limit_s))
         if found is not None:
-            worker.call(WarmUp(KERNEL, PROBLEM, KERNEL.space(PROBLEM, found).default(), 0), limit_s=WARM_UP_LIMIT_S)
+            judge.call(WarmUp(KERNEL, PROBLEM, KERNEL.space(PROBLEM, found).default(), 0), limit_s=WARM_UP_LIMIT_S)
         skipped = [fault for fault in faults if fault.needs_gpu and found is None]
         tried = [fault for fault in faults if fault not in skipped]
-        bench = Bench(target, found is not None, worker, compiler, limit_s)
+        bench = Bench(target, found is not None, judge, compiler, limit_s)
         outcomes = list[Outcome]()
         quiet = as_json or not console.is_terminal
         with contextlib.nullcontext() if quiet else console.status("") as status:
