@@ -22,10 +22,14 @@ class Network:
     batch: int = 32
 
     def __post_init__(self) -> None:
-        limits = {"width": WIDEST, "layers": MOST_LAYERS, "batch": LARGEST_BATCH}
-        for name, most in limits.items():
-            if not 1 <= getattr(self, name) <= most:
-                raise UserError(f"The {name} is {getattr(self, name)}; give a whole number from 1 to {most}.")
+        limits = (
+            ("width", self.width, WIDEST),
+            ("number of hidden layers", self.layers, MOST_LAYERS),
+            ("batch", self.batch, LARGEST_BATCH),
+        )
+        for name, count, most in limits:
+            if not 1 <= count <= most:
+                raise UserError(f"The {name} is {count}; give a whole number from 1 to {most}.")
 
     @property
     def sizes(self) -> list[int]:

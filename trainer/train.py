@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 import sys
 import time
@@ -42,6 +43,8 @@ EMULATED_WIDTH = 32
 EMULATED_STEPS = 300
 WIDEST_EMULATED = 512
 """A step of this width takes about half a second by emulation."""
+MOST_IMAGES = 1 << 29
+"""That a run may look at: their order is made beforehand, 4 bytes each."""
 GPU_WIDTH = 128
 GPU_EPOCHS = 10
 EMULATED_FOR = "Tesla T4"
@@ -95,13 +98,15 @@ class Training:
     """From the look-up to the first step: compiling, uploading, capturing."""
 
     def summary(self) -> dict[str, Any]:
-        """Plain JSON; the losses as means over equal stretches of steps."""
+        """Plain JSON; the losses as means over equal stretches of steps, null where they are not finite."""
         return {
             "steps": self.steps,
             "us_per_step": self.us_per_step,
             "start_s": self.start_s,
             "test_accuracy": self.accuracy,
-            "losses": [{"step": step, "loss": loss} for step, loss in thinned(self.losses)],
+            "losses": [
+                {"step": step, "loss": loss if math.isfinite(loss) else None} for step, loss in thinned(self.losses)
+            ],
         }
 
     def contender(self) -> ContenderRow:
@@ -150,11 +155,11 @@ def _on_gpu(
     import cupy
 
     here, index = environment(), device_index(settings.device) or 0
+    task = _task(settings, network, dataset, _steps(settings, network, dataset, GPU_EPOCHS * len(dataset.train_labels)))
     started = time.perf_counter()
     with Checker(device, here, f"cuda:{index}", seed=settings.seed) as check:
         plan = make_plan(store, network, device, here, check=check)
     console.print(render_plan(plan))
-    task = _task(settings, network, dataset, _steps(settings, network, dataset, GPU_EPOCHS * len(dataset.train_labels)))
     engine = GraphEngine(plan, index)
     engine.prepare(task)
     start_s = time.perf_counter() - started
@@ -196,15 +201,15 @@ def _emulated(
         highlight=False,
         soft_wrap=True,
     )
-    started = time.perf_counter()
-    with Checker(device, here, None, seed=settings.seed) as check:
-        plan = make_plan(store, network, device, here, check=check)
-    console.print(render_plan(plan))
     task = replace(
         _task(settings, network, dataset, _steps(settings, network, dataset, EMULATED_STEPS * network.batch)),
         device="cpu",
         steps_per_call=1,
     )
+    started = time.perf_counter()
+    with Checker(device, here, None, seed=settings.seed) as check:
+        plan = make_plan(store, network, device, here, check=check)
+    console.print(render_plan(plan))
     engine = EmulatedEngine(with_steps(plan, 1))
     engine.prepare(task)
     start_s = time.perf_counter() - started
@@ -236,11 +241,18 @@ def _steps(settings: TrainSettings, network: Network, dataset: Dataset, default_
             f"A batch of {network.batch} is more than the {len(dataset.train_labels)} training images; "
             "give a smaller --batch."
         )
+    steps = max(1, default_images // network.batch)
     if settings.steps is not None:
-        return settings.steps
-    if settings.epochs is not None:
-        return settings.epochs * per_epoch
-    return max(1, default_images // network.batch)
+        steps = settings.steps
+    elif settings.epochs is not None:
+        steps = settings.epochs * per_epoch
+    most = MOST_IMAGES // network.batch
+    if steps > most:
+        raise UserError(
+            f"{steps} steps are more than one run can make at batch {network.batch}; give --steps up to {most}, or "
+            f"--epochs up to {most // per_epoch}."
+        )
+    return steps
 
 
 def _task(settings: TrainSettings, network: Network, dataset: Dataset, steps: int) -> Task:
@@ -293,6 +305,8 @@ def _counted(steps: int) -> str:
 
 
 def _step_by_step(ours: NDArray[np.float32], reference: NDArray[np.float32], verdict: Verdict) -> str:
+    if not np.isfinite(ours).all():
+        return f"The training diverged: the loss is not finite at step {int(np.isfinite(ours).argmin())}; lower --lr."
     largest = int(np.abs(ours - reference).argmax())
     agree = "agree" if verdict.agrees else "DO NOT agree"
     return (

@@ -131,6 +131,19 @@ def nvrtc_version() -> str:
     return f"{major}.{minor}"
 
 
+def check_arch(arch: str) -> None:
+    """Refuse an architecture before every candidate fails for it.
+
+    Raises:
+        UserError: NVRTC is not installed, or does not compile for `arch`.
+    """
+    version = nvrtc_version()
+    known = [f"sm_{number}" for number in sorted(map(int, _library().getSupportedArchs()))]
+    # sm_90a and sm_100f are variants of architectures that are listed without the letter.
+    if arch.rstrip("af") not in known:
+        raise UserError(f"NVRTC {version} does not compile for {arch}; it knows {', '.join(known)}.")
+
+
 @functools.cache
 def include_dir() -> Path:
     """The first folder that has all the CUDA headers that a WMMA kernel needs: pip's, else an installed toolkit's.

@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from tuner.compile import check_arch
 from tuner.devices import environment as environment_here
 from tuner.devices import find
 from tuner.errors import UserError
@@ -63,6 +64,7 @@ def run_search(
             target = found or find(settings.predict_for)
             kind = Kind.MEASURED if found else Kind.PREDICTED
             _check_arch(settings, found)
+            check_arch(settings.arch or target.arch)
             if not as_json:
                 _say(console, _announcement(target, kind, settings))
             search = tune(
