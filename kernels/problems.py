@@ -14,6 +14,9 @@ PIXELS, CLASSES = 784, 10
 STEPS_PER_GRAPH = 50
 """Training steps that one CUDA graph replays: the host launches once a millisecond or so, and is out of the loop."""
 
+STEPS_PER_LAUNCH = 64
+"""Training steps of the resident kernel while it is tuned: enough that loading the weights weighs little."""
+
 LARGEST_SIZE = 1 << 20
 WIDEST = 1 << 15
 MOST_LAYERS = 16
@@ -56,6 +59,11 @@ def loss_problem(batch: int) -> Problem:
 
 def gather_problem(batch: int, steps: int = STEPS_PER_GRAPH) -> Problem:
     return kernels.gather_rows.problem(batch, PIXELS, steps)
+
+
+def resident_problem(width: int, layers: int, batch: int, steps: int = STEPS_PER_LAUNCH) -> Problem:
+    """The whole step as one kernel that keeps its weights."""
+    return kernels.mlp_resident.problem(batch, PIXELS, width, layers, CLASSES, steps)
 
 
 def mlp_problems(width: int, layers: int, batch: int) -> list[Problem]:

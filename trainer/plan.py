@@ -6,7 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import kernels
-from kernels.problems import STEPS_PER_GRAPH, backward_problems, forward_problems, gather_problem, loss_problem
+from kernels.mlp_resident import MlpResident
+from kernels.problems import (
+    STEPS_PER_GRAPH,
+    backward_problems,
+    forward_problems,
+    gather_problem,
+    loss_problem,
+    resident_problem,
+)
 from trainer.mlp import Network
 from tuner.errors import UserError
 from tuner.kernel import Kernel
@@ -56,6 +64,29 @@ class Plan:
         return sum(us for us in rest if us is not None) + gather / self.steps_per_graph
 
 
+@dataclass(frozen=True, slots=True)
+class ResidentPlan:
+    """The whole step as one kernel whose weights stay resident. `choice` was observed for `problem["steps"]` steps."""
+
+    network: Network
+    device: Device
+    choice: Choice
+
+    @property
+    def kernel(self) -> MlpResident:
+        return kernels.mlp_resident
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        return (self.choice,)
+
+    @property
+    def expected_us(self) -> float | None:
+        """Microseconds per step; None where this network was never measured."""
+        us = self.choice.expected_us
+        return None if us is None else us / self.choice.problem["steps"]
+
+
 Check = Callable[[Choice], Failure | None]
 """Compiles and verifies a choice; what went wrong, or None."""
 
@@ -92,6 +123,20 @@ def make_plan(
         loss=choose(loss_problem(network.batch)),
         backward=tuple(choose(problem) for problem in backward),
     )
+
+
+def make_resident_plan(
+    store: Store, network: Network, device: Device, environment: Environment, *, check: Check
+) -> ResidentPlan | None:
+    """The resident form of `network`'s step; None where the weights do not fit `device`.
+
+    Raises:
+        UserError: it fits, but not even the kernel's default passes `check`.
+    """
+    problem = resident_problem(network.width, network.layers, network.batch)
+    if next(iter(kernels.mlp_resident.space(problem, device)), None) is None:
+        return None
+    return ResidentPlan(network, device, _first_that_passes(store, problem, device, environment, check))
 
 
 def _first_that_passes(

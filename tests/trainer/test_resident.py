@@ -1,0 +1,94 @@
+"""The resident kernel as an engine: the same training as the graph of kernels, in one launch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import kernels
+from kernels.problems import STEPS_PER_LAUNCH, resident_problem
+from tests.trainer.plans import SMALL, T4, add, passes
+from tests.trainer.report_rows import LAPTOP
+from trainer.contenders.base import Task
+from trainer.contenders.model import Reference
+from trainer.engines.resident import EmulatedResidentEngine, ResidentError, make_scalars
+from trainer.mlp import Network, fresh_weights
+from trainer.plan import Choice, ResidentPlan, make_resident_plan
+from tuner.devices import find
+from tuner.store import Rung, Store
+from tuner.types import Config
+
+
+def plan(network: Network) -> ResidentPlan:
+    problem = resident_problem(network.width, network.layers, network.batch)
+    return ResidentPlan(network, T4, Choice(problem, Config.of(WARPS=4, X_BUFFERS=0), Rung.DEFAULT, None))
+
+
+def task(network: Network, steps: int = 12, lr: float = 0.02) -> Task:
+    rng = np.random.default_rng(0)
+    # Normal, not pixels: few activations then lie where the rounding to fp16 decides about the ReLU.
+    images = rng.standard_normal((64, 784), dtype=np.float32).astype(np.float16)
+    labels = rng.integers(0, 10, 64).astype(np.uint8)
+    order = rng.integers(0, 64, (steps, network.batch)).astype(np.int32)
+    return Task(fresh_weights(network, 0), images, labels, order, lr, steps_per_call=1, device="cpu")
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_it_trains_as_pytorch_does(layers: int) -> None:
+    network = Network(20, layers=layers, batch=8)
+    work = task(network)
+    ours, theirs = EmulatedResidentEngine(plan(network)), Reference()
+    for engine in (ours, theirs):
+        engine.prepare(work)
+        engine.run(0, work.steps)
+    np.testing.assert_allclose(ours.losses(0, 12), theirs.losses(0, 12), rtol=2e-3)
+    for (W, b), (W_theirs, b_theirs) in zip(ours.weights(), theirs.weights(), strict=True):
+        np.testing.assert_allclose(W, W_theirs, atol=2e-3)
+        np.testing.assert_allclose(b, b_theirs, atol=2e-3)
+
+
+def test_steps_in_several_launches_are_bitwise_those_of_one() -> None:
+    work = task(SMALL)
+    runs = []
+    for parts in ((12,), (5, 7)):
+        engine = EmulatedResidentEngine(plan(SMALL))
+        engine.prepare(work)
+        done = 0
+        for part in parts:
+            engine.run(done, part)
+            done += part
+        runs.append(engine.losses(0, 12))
+    np.testing.assert_array_equal(runs[0], runs[1])
+
+
+def test_a_blocked_grid_is_an_error_not_a_result() -> None:
+    engine = EmulatedResidentEngine(plan(SMALL))
+    engine.prepare(task(SMALL))
+    engine._buffers["failed"].array[0] = 1
+    with pytest.raises(ResidentError, match="--engine graph"):
+        engine.losses(0, 1)
+
+
+def test_the_rate_divides_by_the_batch() -> None:
+    scalars = make_scalars(plan(SMALL), task(SMALL, lr=0.4), 3)
+    assert scalars["rate"] == np.float32(0.4 / SMALL.batch)
+    assert scalars["steps"] == 3
+
+
+def test_its_time_per_step_is_that_of_a_launch_over_its_steps() -> None:
+    network = Network(32)
+    with Store.open("sqlite://") as store:
+        problem = resident_problem(32, 3, 32)
+        add(store, kernels.mlp_resident, problem, Config.of(WARPS=8, X_BUFFERS=0), 128.0)
+        found = make_resident_plan(store, network, T4, LAPTOP, check=passes)
+    assert found is not None
+    assert found.expected_us == 128.0 / STEPS_PER_LAUNCH
+
+
+@pytest.mark.parametrize(
+    ("width", "gpu", "fits"), [(64, "T4", True), (256, "T4", False), (256, "H200", True), (4096, "H200", False)]
+)
+def test_what_fits(width: int, gpu: str, fits: bool) -> None:
+    with Store.open("sqlite://") as store:
+        found = make_resident_plan(store, Network(width), find(gpu), LAPTOP, check=passes)
+    assert (found is not None) == fits
