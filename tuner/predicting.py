@@ -122,15 +122,18 @@ def _emulated(task: Task, row: Measurement) -> Measurement | None:
         row = replace(row, median_us=None, samples_us=(), spread=None)
     if isinstance(verdict, Failure):
         return row
+    if verdict.worst is not None:
+        row = replace(row, extra={**row.extra, "worst": verdict.worst})
     return replace(row, error=verdict.error, tolerance=verdict.tolerance, verified_by=verdict.verified_by)
 
 
 def _with_verdict_of(row: Measurement, before: Measurement) -> Measurement:
+    kept = {name: value for name, value in before.extra.items() if name in {"verified_on", "worst"}}
     return replace(
         row,
         message=before.message,
         error=before.error,
         tolerance=before.tolerance,
         verified_by=before.verified_by,
-        extra={**row.extra, "verified_on": before.extra.get("verified_on", "")},
+        extra={**row.extra, **kept},
     )

@@ -13,18 +13,15 @@ from typing import Any
 
 import pytest
 
-from tests.tuner.toy import ENVIRONMENT, Toy
+from tests.tuner.test_selftest import searched
+from tests.tuner.toy import Toy
 from tuner.compile import compile_kernel
 from tuner.judge import CheckJob, CudaWorkplace, Describe, Job, LibraryJob
 from tuner.kernel import Gemm
 from tuner.measure import LAUNCHES, SAMPLES, Timing
-from tuner.progress import Silent
 from tuner.selftest import run_selftest
 from tuner.selftest.faults import FAULTS
 from tuner.selftest.trials import KERNEL, PROBLEM
-from tuner.store import Store
-from tuner.task import Settings
-from tuner.tune import tune
 from tuner.types import Binary, CacheState, Config, Device, Measurement, Problem, Status
 from tuner.worker import Worker
 
@@ -130,19 +127,7 @@ def test_the_selftest_passes(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_search_through_all_faults_measures_what_is_right(worker: Worker, device: Device, tmp_path: Path) -> None:
-    with Store.open(tmp_path / "tuning.db") as store:
-        (result,) = tune(
-            [PROBLEM],
-            kernels={KERNEL.name: KERNEL},
-            store=store,
-            device=device,
-            environment=ENVIRONMENT,
-            settings=Settings(trials=len(FAULTS), sampler="grid", limit_s=LIMIT_S),
-            progress=Silent(),
-            worker=worker,
-        )
-        rows = [observation.measurement for observation in store.observations(kernel=KERNEL.name)]
-    found = {row.config.choice("FAULT"): row.status for row in rows}
+    result, found = searched(worker, device, tmp_path)
     assert {fault.name: found[fault.name] in fault.expected for fault in FAULTS} == {
         fault.name: True for fault in FAULTS
     }

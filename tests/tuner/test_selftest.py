@@ -6,6 +6,8 @@ import contextlib
 import io
 import json
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,16 +15,21 @@ import pytest
 from rich.console import Console
 
 from tests.tuner.fake_cupy import Gpu
-from tests.tuner.toy import InstantCompiler
-from tuner.backends.cuda import CudaRunner
+from tests.tuner.toy import ENVIRONMENT, InstantCompiler
+from tuner.backends.cuda import _GUARD_BYTES, CudaRunner
+from tuner.candidates import Compiler
 from tuner.compile import ARCHITECTURES, compile_kernel
 from tuner.devices import find
 from tuner.errors import UserError
-from tuner.judge import Job, _judged
+from tuner.judge import Job, WarmUp, _judged, _warm_up
+from tuner.progress import Silent
 from tuner.selftest.faults import COOPERATIVE_BLOCKS, FAULTS, RIGHT, SHARED_LIMIT_BYTES, Fault
 from tuner.selftest.run import run_selftest, show
 from tuner.selftest.trials import KERNEL, PROBLEM, Bench, Outcome
-from tuner.types import Binary, Config, Failure, Status
+from tuner.store import Store
+from tuner.task import Caller, ProblemResult, Settings
+from tuner.tune import tune
+from tuner.types import Binary, Config, Device, Failure, Status
 
 T4 = find("Tesla T4")
 BY_NAME: Mapping[str, Fault] = {fault.name: fault for fault in FAULTS}
@@ -168,12 +175,12 @@ def counting(x: Any, y: Any, arrived: Any) -> None:
 
 def out_of_bounds(x: Any, y: Any, arrived: Any) -> None:
     right(x, y, arrived)
-    beyond(y)[-512:-480] = 0
+    beyond(y)[-_GUARD_BYTES:][:32] = 0
 
 
 def read_outside(x: Any, y: Any, arrived: Any) -> None:
     right(x, y, arrived)
-    y[-64:] += 0 * beyond(x)[-512:-256].view(np.float32)
+    y[-64:] += 0 * beyond(x)[-_GUARD_BYTES:][:256].view(np.float32)
 
 
 LAUNCHES: dict[str, Callable[[Any, Any, Any], None]] = {
@@ -199,6 +206,9 @@ class FakeChild:
         self.lost = 0
 
     def call(self, request: Any, *, limit_s: float | None = None) -> Any:
+        if isinstance(request, WarmUp):
+            self._gpu.sync_error = ""
+            return _warm_up(self._runner, request)
         assert isinstance(request, Job)
         fault = request.config.choice("FAULT")
         if fault == "hang":
@@ -221,6 +231,35 @@ def test_each_fault_has_its_status_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> 
     assert all(outcome.next_us == pytest.approx(2.0) for outcome in outcomes)
     assert child.lost == 2
     assert len(compiler.compiled) == len(FAULTS) + 1
+
+
+def searched(
+    worker: Caller, device: Device, path: Path, pool: AbstractContextManager[Compiler] | None = None
+) -> tuple[ProblemResult, dict[str, Status]]:
+    """A search of the space that is all faults: its result, and the status that the store has for each."""
+    with Store.open(path / "tuning.db") as store:
+        (result,) = tune(
+            [PROBLEM],
+            kernels={KERNEL.name: KERNEL},
+            store=store,
+            device=device,
+            environment=ENVIRONMENT,
+            settings=Settings(trials=len(FAULTS), sampler="grid", limit_s=10.0),
+            progress=Silent(),
+            worker=worker,
+            pool=pool,
+        )
+        rows = [observation.measurement for observation in store.observations(kernel=KERNEL.name)]
+    return result, {row.config.choice("FAULT"): row.status for row in rows}
+
+
+def test_a_search_through_all_faults_measures_what_is_right(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    child = FakeChild(Gpu().install(monkeypatch))
+    compiler = InstantCompiler(broken=lambda config: config["FAULT"] == "compile_error")
+    result, statuses = searched(child, T4, tmp_path, compiler)
+    assert {fault.name: statuses[fault.name] in fault.expected for fault in FAULTS} == dict.fromkeys(BY_NAME, True)
+    assert result.best is not None
+    assert BY_NAME[result.best.config.choice("FAULT")].expected[0] is Status.OK
 
 
 # --- what it says

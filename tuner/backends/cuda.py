@@ -20,8 +20,9 @@ _OPT_IN_BYTES = 48 << 10
 _MAX_THREADS = 1024
 """Per block, on every architecture."""
 
-_GUARD_BYTES = 512
-"""Before and after each array while a kernel is checked; also the alignment that CuPy's allocator gives."""
+_GUARD_BYTES = 64 << 10
+"""Before and after each array while a kernel is checked: more than a tile that starts at the last row reaches beyond
+it. A multiple of 512, the alignment that CuPy's allocator gives."""
 
 _POISON = 0xFF
 """Its repetition is NaN in fp16, bf16, fp32 and fp64, and -1 in the integers."""
