@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from enum import StrEnum
@@ -44,6 +45,14 @@ app = typer.Typer(
 )
 
 
+class Engine(StrEnum):
+    """Which form of the training step is run."""
+
+    AUTO = "auto"
+    GRAPH = "graph"
+    PERSISTENT = "persistent"
+
+
 class Sampler(StrEnum):
     """How the search picks the next configuration."""
 
@@ -75,6 +84,14 @@ def _complain(sentence: str) -> None:
     Console(stderr=True).print(f"mnist-tune: {sentence}", markup=False, highlight=False, soft_wrap=True)
 
 
+def _unheard() -> int:
+    """The reader of our output is gone (`| head`): nothing is left to say. The exit code, as shells have it."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())  # what is still buffered must not fail again when Python ends
+    os.close(nowhere)
+    return 141
+
+
 def _sentence(command: Callable[..., int]) -> Callable[..., None]:
     """Turn the command's return value into the exit code, and a `UserError` into one sentence and exit code 2."""
 
@@ -82,15 +99,20 @@ def _sentence(command: Callable[..., int]) -> Callable[..., None]:
     def run(*args: Any, **kwargs: Any) -> None:
         try:
             code = command(*args, **kwargs)
+            if sys.stdout is not None:
+                sys.stdout.flush()
         except UserError as error:
             _complain(str(error))
             raise typer.Exit(2) from None
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
         except BrokenPipeError:
-            # The reader of our output is gone (`| head`): nothing is left to say, and Python must not say it either.
-            sys.stderr.close()
-            raise typer.Exit(141) from None
+            raise typer.Exit(_unheard()) from None
+        except SystemExit as end:
+            # rich ends the process by itself, with a code that would pass for a result of the command.
+            if isinstance(end.__context__, BrokenPipeError):
+                raise typer.Exit(_unheard()) from None
+            raise
         raise typer.Exit(code)
 
     return run
@@ -154,6 +176,13 @@ def train(
     seed: Seed = 0,
     data: Data = None,
     device: OnDevice = None,
+    engine: Annotated[
+        Engine,
+        typer.Option(
+            "--engine",
+            help="graph: a CUDA graph of kernels; persistent: one kernel that keeps its weights; auto: as measured.",
+        ),
+    ] = Engine.AUTO,
     race: Annotated[bool, typer.Option("--race/--no-race", help="Race PyTorch afterwards (needs a GPU).")] = True,
     contenders: Annotated[
         str | None,
@@ -164,6 +193,7 @@ def train(
     as_json: AsJson = False,
 ) -> int:
     """Train an MLP on MNIST with the tuned kernels, then race PyTorch from the same weights on the same batches."""
+    from trainer.engines.choose import Form
     from trainer.race import Schedule
     from trainer.train import TrainSettings, run_train
 
@@ -178,6 +208,7 @@ def train(
         data=data,
         device=device,
         race=race,
+        form=Form(engine.value),
         contenders=contenders.split(",") if contenders is not None else None,
         schedule=Schedule(repeats=repeats, longest_sample_s=2.0),
     )

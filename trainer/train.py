@@ -10,7 +10,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +25,9 @@ from trainer.contenders import chosen
 from trainer.contenders.base import Contender, Task
 from trainer.contenders.model import Reference
 from trainer.data import Dataset, load, permutations, scaled
-from trainer.engines.emulated import EmulatedEngine
-from trainer.engines.graph import GraphEngine
+from trainer.engines.choose import Form, choose, emulated_engine_of, engine_of
 from trainer.mlp import Network, accuracy, fresh_weights
-from trainer.plan import Plan, make_plan, with_steps
+from trainer.plan import Plan, ResidentPlan
 from trainer.plan_table import render_plan
 from trainer.race import Schedule, race, thinned
 from trainer.race_table import render_race
@@ -66,6 +64,7 @@ class TrainSettings:
     device: str | None = None
     race: bool = True
     contenders: Sequence[str] | None = None
+    form: Form = Form.AUTO
     schedule: Schedule = field(default_factory=lambda: Schedule(longest_sample_s=2.0))
 
     def check(self) -> None:
@@ -158,9 +157,10 @@ def _on_gpu(
     task = _task(settings, network, dataset, _steps(settings, network, dataset, GPU_EPOCHS * len(dataset.train_labels)))
     started = time.perf_counter()
     with Checker(device, here, f"cuda:{index}", seed=settings.seed) as check:
-        plan = make_plan(store, network, device, here, check=check)
+        plan, why = choose(store, network, device, here, check=check, form=settings.form)
     console.print(render_plan(plan))
-    engine = GraphEngine(plan, index)
+    console.print(f"Engine: {why}.", highlight=False)
+    engine = engine_of(plan, index)()
     engine.prepare(task)
     start_s = time.perf_counter() - started
     seconds = _train(engine, task, console, per_update=STEPS_PER_GRAPH * 20)
@@ -178,7 +178,7 @@ def _on_gpu(
         return document, 0
     schedule = settings.schedule.rounded(STEPS_PER_GRAPH)
     raced = race(
-        partial(GraphEngine, plan, index),
+        engine_of(plan, index),
         {contender.name: contender for contender in chosen(settings.contenders)},
         replace(_task(settings, network, dataset, schedule.total), steps_per_call=STEPS_PER_GRAPH),
         schedule=schedule,
@@ -208,9 +208,10 @@ def _emulated(
     )
     started = time.perf_counter()
     with Checker(device, here, None, seed=settings.seed) as check:
-        plan = make_plan(store, network, device, here, check=check)
+        plan, why = choose(store, network, device, here, check=check, form=settings.form)
     console.print(render_plan(plan))
-    engine = EmulatedEngine(with_steps(plan, 1))
+    console.print(f"Engine: {why}.", highlight=False)
+    engine = emulated_engine_of(plan)
     engine.prepare(task)
     start_s = time.perf_counter() - started
     seconds = _train(engine, task, console, per_update=10)
@@ -310,8 +311,8 @@ def _step_by_step(ours: NDArray[np.float32], reference: NDArray[np.float32], ver
     largest = int(np.abs(ours - reference).argmax())
     agree = "agree" if verdict.agrees else "DO NOT agree"
     return (
-        f"Losses {agree} with PyTorch in fp32, step by step: largest difference "
-        f"{abs(float(ours[largest] - reference[largest])):.1e} at step {largest}; {verdict}."
+        f"Losses {agree} with PyTorch in fp32: {verdict} (largest difference of a single loss "
+        f"{abs(float(ours[largest] - reference[largest])):.1e}, at step {largest})."
     )
 
 
@@ -335,7 +336,7 @@ def _row(
 
 
 def _description(
-    settings: TrainSettings, network: Network, dataset: Dataset, device: Device, plan: Plan
+    settings: TrainSettings, network: Network, dataset: Dataset, device: Device, plan: Plan | ResidentPlan
 ) -> dict[str, Any]:
     return {
         "network": network.label,
@@ -353,6 +354,7 @@ def _description(
         "strongest": None,
         "ratio_to_strongest": None,
         "contenders": {},
+        "engine": "persistent" if isinstance(plan, ResidentPlan) else "graph",
         "expected_us": plan.expected_us,
         "plan": [
             {
