@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -84,12 +85,12 @@ def _complain(sentence: str) -> None:
     Console(stderr=True).print(f"mnist-tune: {sentence}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _unheard() -> int:
-    """The reader of our output is gone (`| head`): nothing is left to say. The exit code, as shells have it."""
+def _unheard(code: int = 141) -> int:
+    """Let go of an output that cannot be written; the exit code: as shells have it for a reader that left (`| head`)."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())  # what is still buffered must not fail again when Python ends
     os.close(nowhere)
-    return 141
+    return code
 
 
 def _sentence(command: Callable[..., int]) -> Callable[..., None]:
@@ -108,6 +109,11 @@ def _sentence(command: Callable[..., int]) -> Callable[..., None]:
             raise typer.Exit(130) from None
         except BrokenPipeError:
             raise typer.Exit(_unheard()) from None
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            _complain("The disk is full; free some space, then run the same command again: what was stored is kept.")
+            raise typer.Exit(_unheard(code=2)) from None
         except SystemExit as end:
             # rich ends the process by itself, with a code that would pass for a result of the command.
             if isinstance(end.__context__, BrokenPipeError):

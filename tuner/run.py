@@ -47,7 +47,8 @@ def run_search(
     compiled, ranked by the model for `settings.predict_for`, and verified by emulation.
 
     Raises:
-        UserError: a setting that makes no sense, a read-only store, no such device, or something missing that the user can mend.
+        UserError: a setting that makes no sense, a read-only store, no such device, or something missing that the
+            user can mend.
     """
     settings = settings or Settings()
     console = console or Console()

@@ -139,3 +139,10 @@ def test_only_the_common_steps_are_compared():
 def test_windows_double():
     assert list(windows(330)) == [(0, 20), (20, 50), (50, 100), (100, 200), (200, 330)]
     assert list(windows(7)) == [(0, 7)]
+
+
+def test_where_pytorch_itself_diverges_nothing_agrees() -> None:
+    diverged = np.full(60, 2.0, np.float32)
+    diverged[30:] = np.nan
+    verdict = curves_agree(diverged, diverged, diverged)
+    assert (verdict.agrees, verdict.first, verdict.last) == (False, 20, 49)

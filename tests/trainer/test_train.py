@@ -19,7 +19,7 @@ from trainer.agreement import Verdict
 from trainer.data import SAMPLE, load
 from trainer.mlp import Network
 from trainer.race import Schedule
-from trainer.train import MOST_IMAGES, TrainSettings, Training, run_train
+from trainer.train import MOST_IMAGES, Training, TrainSettings, run_train
 from tuner.errors import UserError
 from tuner.store import Store
 from tuner.store.rows import OURS

@@ -131,6 +131,7 @@ def test_a_space_that_ended_early_is_said(store: Store, gpu: Replayed) -> None:
         (Settings(seed=-1), "--seed -1"),
         (Settings(sampler="guess"), "choose one of: tpe, random, grid, cmaes"),
         (Settings(arch="turing"), "write it as sm_75"),
+        (Settings(arch="sm_999"), r"NVRTC [\d.]+ does not compile for sm_999; it knows sm_75, sm_80, "),
         (Settings(predict_for="voodoo"), "No GPU called 'voodoo'"),
     ],
 )
