@@ -86,7 +86,7 @@ def _complain(sentence: str) -> None:
 
 
 def _unheard(code: int = 141) -> int:
-    """Let go of an output that cannot be written; the exit code: as shells have it for a reader that left (`| head`)."""
+    """Let go of an output that cannot be written; the exit code, for a reader that left (`| head`) as in shells."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())  # what is still buffered must not fail again when Python ends
     os.close(nowhere)
