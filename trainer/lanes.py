@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import signal
 import tempfile
 import time
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from typing import Any, Protocol
 from trainer.agreement import Curve
 from trainer.contenders.base import Contender, Task
 from trainer.mlp import accuracy
+from tuner.children import leave_interrupts_to_parent, shielded_from_interrupts
 
 Factory = Callable[[], Contender]
 """Makes a contender; picklable, so that another process can."""
@@ -153,7 +153,8 @@ class ProcessLane:
         self._process = context.Process(
             target=_serve, args=(theirs, self._factory, self._folder, self._log, self._caches), daemon=False
         )
-        self._process.start()
+        with shielded_from_interrupts():
+            self._process.start()
         theirs.close()
         self._ask("start")
         return time.perf_counter() - started
@@ -205,7 +206,7 @@ def _serve(pipe: Connection, factory: Factory, folder: Path, log: Path, caches: 
     """The process of a ProcessLane: answer until the pipe ends."""
     if caches is not None:
         os.environ |= {name: str(caches / name) for name in CACHES}
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the race's to handle; it closes the pipe
+    leave_interrupts_to_parent()  # the race closes the pipe
     output = os.open(log, os.O_WRONLY | os.O_APPEND)
     os.dup2(output, 1)  # compilers write whole tables there
     os.dup2(output, 2)

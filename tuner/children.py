@@ -6,11 +6,30 @@ import ctypes
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
 
 
 def leave_interrupts_to_parent() -> None:
     """Ctrl-C reaches every process of a terminal; the parent alone decides what it means."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+@contextmanager
+def shielded_from_interrupts() -> Iterator[None]:
+    """Processes that are started in this block are not hit by Ctrl-C while they still import what they need.
+
+    A child inherits that the signal is held back. This process gets it when the block ends, or at once where it has
+    another thread to take it.
+    """
+    # multiprocessing starts it with the first child, and would let the signal through then.
+    resource_tracker.ensure_running()
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
 
 
 def end_with_parent(parent: int) -> None:

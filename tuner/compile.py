@@ -20,7 +20,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
 
 from tuner.cache import cache_dir
-from tuner.children import end_with_parent, leave_interrupts_to_parent
+from tuner.children import end_with_parent, leave_interrupts_to_parent, shielded_from_interrupts
 from tuner.errors import UserError
 from tuner.kernel import Kernel, source_files
 from tuner.types import Binary, Config, Failure, Problem, Status, Value, canonical_json
@@ -188,7 +188,8 @@ class CompilePool:
         )
 
     def submit(self, kernel: Kernel, problem: Problem, config: Config, arch: str) -> Future[Binary | Failure]:
-        return self._pool.submit(compile_kernel, kernel, problem, config, arch)
+        with shielded_from_interrupts():  # the pool starts its processes when they are needed
+            return self._pool.submit(compile_kernel, kernel, problem, config, arch)
 
     def __enter__(self) -> CompilePool:
         return self

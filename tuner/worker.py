@@ -25,7 +25,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
-from tuner.children import end_with_parent, leave_interrupts_to_parent
+from tuner.children import end_with_parent, leave_interrupts_to_parent, shielded_from_interrupts
 from tuner.errors import UserError
 from tuner.types import Failure, Status
 
@@ -134,7 +134,8 @@ class Worker:
         ours, theirs = context.Pipe()
         self._complaints, name = tempfile.mkstemp(prefix="mnist-tune-worker-")
         child = context.Process(target=_serve, args=(self._make, theirs, name, os.getpid()), daemon=True)
-        child.start()
+        with shielded_from_interrupts():
+            child.start()
         theirs.close()
         self._child, self._pipe = child, ours
         self.spawned += 1
