@@ -19,17 +19,22 @@
 //   The last layer and the softmax are computed by every block, so dz of the last hidden layer needs no exchange, and dz of
 //   the first stays where it is made: LAYERS + max(0, LAYERS - 2) all-gathers per step.
 //
-//   An all-gather goes through L2, without a barrier: each 4 bytes of data travel in one 8-byte store with the number of the
-//   step beside them, and the reader polls until all the numbers are this step's. Two sets of places alternate, so that
-//   nobody overwrites what a slower block has not read. A poll gives up after SPIN_LIMIT turns: the launch then ends with
-//   *failed = 1 instead of hanging.
+//   An all-gather takes one of two ways, without a barrier between the blocks:
+//     through L2 (any GPU, a cooperative launch): each 4 bytes of data travel in one 8-byte store with the number of the step
+//       beside them, and the reader polls until all the numbers are this step's. Two sets of places alternate, so that nobody
+//       overwrites what a slower block has not read.
+//     CLUSTER (sm_90, up to 8 blocks): the blocks form a cluster, and each writes its tile into the others' shared memory by
+//       st.async; a memory barrier per all-gather counts the bytes. What lies where a faster block may write already is kept
+//       apart: the first activations alternate between two buffers, and every gradient has its own.
+//   A wait gives up after SPIN_LIMIT turns: the launch then ends with *failed = 1 instead of hanging.
 //
 //   Within a block the WARPS split the depth of each product; their sums meet in shared memory. Master weights are WMMA
 //   accumulator fragments; the fp16 operand is made from them through a warp's corner of shared memory.
 //
 // Sizes:      BATCH IN_FEATURES WIDTH LAYERS (hidden) CLASSES
-// Tunables:   WARPS; X_BUFFERS: 2 (the next batch arrives during the step), 1, or 0 (tile by tile, for 64 KB of shared memory)
-// Parameters: exchange: (2, phases, blocks, rows * 8) words of 8 bytes, any content but the numbers of steps to come;
+// Tunables:   CLUSTER; WARPS; X_BUFFERS: 2 (the next batch arrives during the step), 1, or 0 (tile by tile, for 64 KB of shared memory)
+// Parameters: exchange: (2, phases, blocks, rows * 8) words of 8 bytes, any content but the numbers of steps to come (not used
+//             by CLUSTER);
 //             position: steps made so far, moved by `steps`; loss[(position + t) % slots]: the mean loss of each step.
 #include "common.cuh"
 
@@ -47,6 +52,9 @@
 #endif
 #ifndef CLASSES
 #define CLASSES 10
+#endif
+#ifndef CLUSTER
+#define CLUSTER 0
 #endif
 #ifndef WARPS
 #define WARPS 8
@@ -66,21 +74,26 @@ static constexpr int ROW_TILES = ceil_div(BATCH, 16), ROWS = ROW_TILES * 16;
 static constexpr int X_PER_WARP = ceil_div(X_TILES, WARPS), H_PER_WARP = ceil_div(BLOCKS, WARPS);
 static constexpr int HIDDEN = LAYERS - 1;                    // matrices between hidden layers
 static constexpr int PHASES = LAYERS + larger(LAYERS - 2, 0);  // all-gathers per step
-static constexpr int X_LD = X_TILES * 16 + 8, H_LD = BLOCKS * 16 + 8, TILE_LD = 24;
+static constexpr int X_LD = X_TILES * 16 + 8, TILE_LD = 24;
+// Activations and gradients lie tile by tile: the 16 columns of a block together, rows H_LD apart. A warp's part of a tile is
+// contiguous at 16, which st.async wants; 24 avoids bank conflicts.
+static constexpr int H_LD = CLUSTER ? 16 : 24, H_TILE = ROWS * H_LD;
+static constexpr int H_BUFFERS = LAYERS + (CLUSTER ? 1 : 0), DZ_BUFFERS = CLUSTER ? larger(LAYERS - 1, 1) : 2;
 static constexpr int PAIRS = ROWS * 8;  // of neighbouring columns in a block's 16 columns
 static constexpr int X_VECTOR = vector_width(IN_FEATURES, 8);
 
 // Shared memory, in bytes.
-static constexpr int X_BYTES = ROWS * X_LD * 2, H_BYTES = ROWS * H_LD * 2, NARROW_BYTES = ROWS * TILE_LD * 2;
+static constexpr int X_BYTES = ROWS * X_LD * 2, H_BYTES = BLOCKS * H_TILE * 2, NARROW_BYTES = ROWS * TILE_LD * 2;
 static constexpr int SUMS_BYTES = ROWS * 16 * 4;  // of one warp
-static constexpr int AT_H = X_BUFFERS * X_BYTES, AT_DZ = AT_H + LAYERS * H_BYTES, AT_SUMS = AT_DZ + 2 * H_BYTES;
+static constexpr int AT_H = X_BUFFERS * X_BYTES, AT_DZ = AT_H + H_BUFFERS * H_BYTES, AT_SUMS = AT_DZ + DZ_BUFFERS * H_BYTES;
 static constexpr int AT_CORNER = AT_SUMS + WARPS * SUMS_BYTES, CORNER_BYTES = larger(16, X_BUFFERS ? 16 : ROWS) * TILE_LD * 2;
 static constexpr int AT_D = AT_CORNER + WARPS * CORNER_BYTES, AT_Z = AT_D + NARROW_BYTES, AT_B = AT_Z + NARROW_BYTES;
 static constexpr int AT_LOSS = AT_B + (LAYERS + 1) * 16 * 4, AT_LABELS = AT_LOSS + ROWS * 4;
-[[maybe_unused]] static constexpr int SHARED_BYTES = AT_LABELS + ROWS * 4;
+[[maybe_unused]] static constexpr int AT_ARRIVALS = AT_LABELS + ROWS * 4, SHARED_BYTES = AT_ARRIVALS + PHASES * 8;
 
 static_assert(CLASSES <= 16, "the logits take one tile of 16 columns");
 static_assert(LAYERS >= 1 && WARPS >= 1 && WARPS <= 32, "at least one hidden layer, at most 1024 threads");
+static_assert(!CLUSTER || BLOCKS <= 8, "a portable cluster has at most 8 blocks");
 static_assert(SUMS_BYTES >= 16 * 16 * 4, "a warp's sums also stage its 16x16 fp32 tiles");
 
 using Sums = wmma::fragment<wmma::accumulator, 16, 16, 16, float>;
@@ -164,14 +177,40 @@ __device__ __forceinline__ void store_master(const Sums& master, float* stage, f
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
+#if CLUSTER && defined(MNT_HAS_CLUSTERS)
+__device__ __forceinline__ unsigned shared_address(const void* p) { return static_cast<unsigned>(__cvta_generic_to_shared(p)); }
+
+__device__ __forceinline__ unsigned address_in(unsigned own, unsigned rank) {
+    unsigned remote;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(own), "r"(rank));
+    return remote;
+}
+
+// One turn of waiting for the phase `parity` of a memory barrier.
+__device__ __forceinline__ bool has_arrived(unsigned barrier, unsigned parity) {
+    unsigned done;
+    asm volatile("{\n.reg .pred p;\n"
+                 "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
+                 "selp.u32 %0, 1, 0, p;\n}"
+                 : "=r"(done)
+                 : "r"(barrier), "r"(parity)
+                 : "memory");
+    return done != 0;
+}
+#endif
+
+extern "C" __global__ void
+#if CLUSTER
+__cluster_dims__(BLOCKS, 1, 1)
+#endif
+__launch_bounds__(THREADS, 1)
 mlp_resident(const half* __restrict__ images, const unsigned char* __restrict__ labels, const int* __restrict__ order,
              int* position, int total, int steps, float* weights, float rate, float* __restrict__ loss, int slots,
              uint2* exchange, int* failed) {
     MNT_DYNAMIC_SHARED(shared);
     half* const x_buffers = reinterpret_cast<half*>(shared);
-    half* const h = reinterpret_cast<half*>(shared + AT_H);    // LAYERS activations, all columns
-    half* const dz = reinterpret_cast<half*>(shared + AT_DZ);  // two gradients, all columns
+    half* const activations = reinterpret_cast<half*>(shared + AT_H);
+    half* const gradients = reinterpret_cast<half*>(shared + AT_DZ);
     float* const sums = reinterpret_cast<float*>(shared + AT_SUMS);
     half* const d = reinterpret_cast<half*>(shared + AT_D);    // gradient of the logits
     half* const z = reinterpret_cast<half*>(shared + AT_Z);    // own columns of the first layer's gradient
@@ -266,7 +305,7 @@ mlp_resident(const half* __restrict__ images, const unsigned char* __restrict__ 
                 to_corner(corner, masters[j]);
                 wmma::load_matrix_sync(operand, corner, TILE_LD);
                 __syncwarp();
-                accumulate(a + h_tile(j) * 16, H_LD, operand);
+                accumulate(a + h_tile(j) * H_TILE, H_LD, operand);
             }
     };
     auto store_partial = [&] {
@@ -307,12 +346,32 @@ mlp_resident(const half* __restrict__ images, const unsigned char* __restrict__ 
             bias[layer * 16 + tid] -= rate * sum;
         }
     };
-    auto places = [&](int t, int phase) { return exchange + size_t((t & 1) * PHASES + phase) * BLOCKS * PAIRS; };
-    auto send = [&](int t, int phase, int i, half2 v) {
+    [[maybe_unused]] auto places = [&](int t, int phase) { return exchange + size_t((t & 1) * PHASES + phase) * BLOCKS * PAIRS; };
+    // Pair i of this block's tile to all blocks, whose buffer is `to`.
+    auto send = [&](int t, int phase, int i, half2 v, half* to) {
+#if CLUSTER && defined(MNT_HAS_CLUSTERS)
+        const unsigned arrivals = shared_address(shared + AT_ARRIVALS + phase * 8);
+        if (i == 0)
+            asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(arrivals), "r"(BLOCKS * PAIRS * 4) : "memory");
+        const unsigned place = shared_address(to + block * H_TILE + i / 8 * H_LD + i % 8 * 2);
+#pragma unroll
+        for (int k = 0; k < BLOCKS; ++k) {
+            const unsigned rank = (block + k) % BLOCKS;  // not all to the same block at once
+            asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(address_in(place, rank)),
+                         "r"(bits_of(v)), "r"(address_in(arrivals, rank))
+                         : "memory");
+        }
+#else
         put_word(places(t, phase) + block * PAIRS + i, bits_of(v), unsigned(done + t + 1));
+#endif
     };
     // All blocks' columns of this phase into `to`. False where a block did not answer: then all threads leave.
     auto receive = [&](int t, int phase, half* to) {
+#if CLUSTER && defined(MNT_HAS_CLUSTERS)
+        const unsigned arrivals = shared_address(shared + AT_ARRIVALS + phase * 8);
+        for (unsigned spins = 0; !late && !has_arrived(arrivals, t & 1); ++spins) late = spins > SPIN_LIMIT;
+        return __syncthreads_or(late) == 0;
+#else
         constexpr int COUNT = BLOCKS * PAIRS / 2, TURNS = ceil_div(COUNT, THREADS), AT_ONCE = smaller(TURNS, 4);
         const uint4* const from = reinterpret_cast<const uint4*>(places(t, phase));
         const unsigned number = unsigned(done + t + 1);
@@ -335,11 +394,12 @@ mlp_resident(const half* __restrict__ images, const unsigned char* __restrict__ 
             for (int k = 0; k < AT_ONCE; ++k) {
                 const int i = (first_turn + k) * THREADS + tid, pair = i % (PAIRS / 2) * 2;
                 if (i < COUNT)
-                    *reinterpret_cast<uint2*>(to + pair / 8 * H_LD + i / (PAIRS / 2) * 16 + pair % 8 * 2) =
+                    *reinterpret_cast<uint2*>(to + i / (PAIRS / 2) * H_TILE + pair / 8 * H_LD + pair % 8 * 2) =
                         make_uint2(v[k].x, v[k].z);
             }
         }
         return __syncthreads_or(late) == 0;
+#endif
     };
     auto give_up = [&] {
         if (tid == 0) *failed = 1;
@@ -353,6 +413,22 @@ mlp_resident(const half* __restrict__ images, const unsigned char* __restrict__ 
         return __floats2half2_rn(__half2float(activation[0]) > 0.0f ? s.x : 0.0f, __half2float(activation[1]) > 0.0f ? s.y : 0.0f);
     };
 
+    // Activations of hidden layer l in step t. A faster block may send the first ones of step t + 1 while this one still works
+    // with those of t; it cannot get further without this one's answer.
+    auto h_of = [&](int t, int l) {
+        const int buffer = CLUSTER && l == 0 && (t & 1) ? LAYERS : l;
+        return activations + buffer * (BLOCKS * H_TILE);
+    };
+    auto dz_of = [&](int l) { return gradients + (CLUSTER ? l - 1 : l & 1) * (BLOCKS * H_TILE); };  // l from 1: layer 0 is `z`
+
+#if CLUSTER && defined(MNT_HAS_CLUSTERS)
+    if (tid == 0) {
+        for (int phase = 0; phase < PHASES; ++phase)
+            asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(shared_address(shared + AT_ARRIVALS + phase * 8)));
+        asm volatile("fence.mbarrier_init.release.cluster;");
+    }
+    cluster_sync();
+#endif
     fetch_x(0);
     for (int t = 0; t < steps; ++t) {
         // ---- Forward
@@ -373,19 +449,19 @@ mlp_resident(const half* __restrict__ images, const unsigned char* __restrict__ 
                 accumulate(x, ld, operand);
             }
         store_partial();
-        for (int i = tid; i < PAIRS; i += THREADS) send(t, 0, i, relu_of(pair_sum(i), 0, i));
-        if (!receive(t, 0, h)) return give_up();
+        for (int i = tid; i < PAIRS; i += THREADS) send(t, 0, i, relu_of(pair_sum(i), 0, i), h_of(t, 0));
+        if (!receive(t, 0, h_of(t, 0))) return give_up();
 #pragma unroll
         for (int l = 1; l < LAYERS; ++l) {
             clear_partial();
-            multiply(h + (l - 1) * (ROWS * H_LD), columns[l - 1], Operand());
+            multiply(h_of(t, l - 1), columns[l - 1], Operand());
             store_partial();
-            for (int i = tid; i < PAIRS; i += THREADS) send(t, l, i, relu_of(pair_sum(i), l, i));
-            if (!receive(t, l, h + l * (ROWS * H_LD))) return give_up();
+            for (int i = tid; i < PAIRS; i += THREADS) send(t, l, i, relu_of(pair_sum(i), l, i), h_of(t, l));
+            if (!receive(t, l, h_of(t, l))) return give_up();
         }
 
         // ---- Logits, loss and their gradient: in every block
-        const half* const top = h + (LAYERS - 1) * (ROWS * H_LD);
+        const half* const top = h_of(t, LAYERS - 1);
         clear_partial();
         multiply(top, last, Operand());
         store_partial();
@@ -421,7 +497,7 @@ mlp_resident(const half* __restrict__ images, const unsigned char* __restrict__ 
         }
 
         // ---- Backward: dz of the last hidden layer, all of it, in every block; then the last layer's update
-        half* gradient_now = dz;
+        half* const top_gradient = dz_of(larger(HIDDEN, 1));
 #pragma unroll
         for (int j = 0; j < H_PER_WARP; ++j)
             if (h_tile(j) < BLOCKS) {
@@ -436,27 +512,28 @@ mlp_resident(const half* __restrict__ images, const unsigned char* __restrict__ 
                     wmma::store_matrix_sync(mine + m * 256, partial[m], 16, wmma::mem_row_major);
                 __syncwarp();
                 for (int i = lane; i < PAIRS; i += 32) {
-                    const int at = i / 8 * H_LD + h_tile(j) * 16 + i % 8 * 2;
-                    *reinterpret_cast<unsigned*>(gradient_now + at) = bits_of(masked(reinterpret_cast<const float2*>(mine)[i], top + at));
+                    const int at = h_tile(j) * H_TILE + i / 8 * H_LD + i % 8 * 2;
+                    *reinterpret_cast<unsigned*>(top_gradient + at) = bits_of(masked(reinterpret_cast<const float2*>(mine)[i], top + at));
                 }
                 __syncwarp();
-                descend(last[j], gradient(top + h_tile(j) * 16, H_LD, d, TILE_LD), rate);
+                descend(last[j], gradient(top + h_tile(j) * H_TILE, H_LD, d, TILE_LD), rate);
             }
         descend_bias(LAYERS, d, TILE_LD);
         __syncthreads();
 
 #pragma unroll
         for (int l = HIDDEN; l > 0; --l) {  // the matrix between hidden layers l and l + 1
-            const half* const below = h + (l - 1) * (ROWS * H_LD);
-            half* const gradient_next = gradient_now == dz ? dz + ROWS * H_LD : dz;
+            const half* const below = h_of(t, l - 1);
+            const half* const gradient_now = dz_of(l);
+            half* const gradient_next = dz_of(larger(l - 1, 1));  // not used by the last one
             const int phase = LAYERS + (HIDDEN - l);
             clear_partial();
             multiply(gradient_now, rows[l - 1], OperandT());
             store_partial();
             for (int i = tid; i < PAIRS; i += THREADS) {
-                const half2 v = masked(pair_sum(i), below + i / 8 * H_LD + own + i % 8 * 2);
+                const half2 v = masked(pair_sum(i), below + block * H_TILE + i / 8 * H_LD + i % 8 * 2);
                 if (l > 1) {
-                    send(t, phase, i, v);
+                    send(t, phase, i, v, gradient_next);
                 } else {
                     *reinterpret_cast<unsigned*>(z + i / 8 * TILE_LD + i % 8 * 2) = bits_of(v);
                 }
@@ -465,21 +542,20 @@ mlp_resident(const half* __restrict__ images, const unsigned char* __restrict__ 
 #pragma unroll
             for (int j = 0; j < H_PER_WARP; ++j)
                 if (h_tile(j) < BLOCKS) {
-                    const int k = h_tile(j) * 16;
-                    descend(columns[l - 1][j], gradient(below + k, H_LD, gradient_now + own, H_LD), rate);
-                    descend(rows[l - 1][j], gradient(below + own, H_LD, gradient_now + k, H_LD), rate);
+                    const int k = h_tile(j) * H_TILE, here = block * H_TILE;
+                    descend(columns[l - 1][j], gradient(below + k, H_LD, gradient_now + here, H_LD), rate);
+                    descend(rows[l - 1][j], gradient(below + here, H_LD, gradient_now + k, H_LD), rate);
                 }
-            descend_bias(l, gradient_now + own, H_LD);
+            descend_bias(l, gradient_now + block * H_TILE, H_LD);
             if (l > 1) {
                 if (!receive(t, phase, gradient_next)) return give_up();
             } else {
                 __syncthreads();
             }
-            gradient_now = gradient_next;
         }
 
         // ---- The first layer
-        const half* const z1 = HIDDEN > 0 ? z : gradient_now + own;
+        const half* const z1 = HIDDEN > 0 ? z : top_gradient + block * H_TILE;
         constexpr int Z_LD = HIDDEN > 0 ? TILE_LD : H_LD;
 #pragma unroll
         for (int j = 0; j < X_PER_WARP; ++j)

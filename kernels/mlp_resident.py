@@ -39,6 +39,7 @@ class MlpResident(Kernel):
         blocks = ceil_div(problem["width"], 16)
         return Space(
             (
+                Param("CLUSTER", (0, 1), 0, "exchange through L2, or through the shared memory of a cluster (sm_90)"),
                 Param("WARPS", (4, 8, 16), 8, "warps that split the depth of each product"),
                 Param("X_BUFFERS", (0, 1, 2), 0, "batches in shared memory: 0 fetches tile by tile"),
             ),
@@ -46,6 +47,11 @@ class MlpResident(Kernel):
                 Constraint(
                     f"the block's shared memory must fit the {device.shared_per_block} bytes that a block can have",
                     lambda c: self._shared_bytes(problem, c) <= device.shared_per_block,
+                ),
+                Constraint(
+                    "CLUSTER=1 needs sm_90 and at most 8 blocks: that is a portable cluster",
+                    lambda c: c.integer("CLUSTER") == 0 or (device.capability >= 90 and blocks <= 8),
+                    ("CLUSTER",),
                 ),
                 Constraint(
                     "every block must be on the GPU at once, one to an SM",
@@ -72,10 +78,13 @@ class MlpResident(Kernel):
         """Mirrors the layout in mlp_resident.cu."""
         rows, warps, layers = ceil_div(problem["batch"], 16) * 16, config.integer("WARPS"), problem["layers"]
         x = rows * (ceil_div(problem["in_features"], 16) * 16 + 8) * 2
-        h = rows * (ceil_div(problem["width"], 16) * 16 + 8) * 2
+        clustered, hidden = bool(config.integer("CLUSTER")), layers - 1
+        h = ceil_div(problem["width"], 16) * rows * (16 if clustered else 24) * 2
+        buffers = layers + 1 + max(hidden, 1) if clustered else layers + 2
+        arrivals = 8 * (layers + max(layers - 2, 0))
         corner = (16 if config.integer("X_BUFFERS") else max(16, rows)) * 24 * 2
         small = 2 * rows * 24 * 2 + (layers + 1) * 16 * 4 + rows * 8
-        return config.integer("X_BUFFERS") * x + (layers + 2) * h + warps * (rows * 16 * 4 + corner) + small
+        return config.integer("X_BUFFERS") * x + buffers * h + warps * (rows * 16 * 4 + corner) + small + arrivals
 
     def defines(self, problem: Problem, config: Config) -> dict[str, Value]:
         return {
@@ -90,7 +99,9 @@ class MlpResident(Kernel):
     def launch(self, problem: Problem, config: Config) -> Launch:
         grid = (ceil_div(problem["width"], 16), 1, 1)
         threads = WARP * config.integer("WARPS")
-        return Launch(grid, (threads, 1, 1), self._shared_bytes(problem, config), cooperative=True)
+        return Launch(
+            grid, (threads, 1, 1), self._shared_bytes(problem, config), cooperative=not config.integer("CLUSTER")
+        )
 
     def exchange_words(self, problem: Problem) -> int:
         """Elements of `exchange` as uint32: two sets of places, a phase per all-gather, 8 bytes per pair of columns."""

@@ -62,6 +62,13 @@ def test_clusters_compile_where_there_are_some(h200: Device) -> None:
     compiled(kernels.linear_backward, problem, clustered, "sm_90")
 
 
+def test_the_resident_form_of_clusters_compiles(h200: Device) -> None:
+    problem = kernels.mlp_resident.problem(32, 784, 128, 3, 10, 64)
+    config = Config.of(CLUSTER=1, WARPS=8, X_BUFFERS=2)
+    assert config in kernels.mlp_resident.space(problem, h200)
+    assert count_hmma(compiled(kernels.mlp_resident, problem, config, "sm_90").path, "mlp_resident") > 0
+
+
 @pytest.mark.parametrize(
     ("define", "value", "said"),
     [

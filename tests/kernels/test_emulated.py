@@ -69,7 +69,7 @@ def test_order_of_threads_and_blocks_changes_no_bit(seed: int, t4: Device) -> No
 
 def test_a_resident_grid_with_a_block_missing_ends_and_says_so() -> None:
     problem = kernels.mlp_resident.problem(16, 16, 32, 2, 4, 2)
-    config = Config.of(WARPS=4, X_BUFFERS=1)
+    config = Config.of(CLUSTER=0, WARPS=4, X_BUFFERS=1)
     arguments = kernels.mlp_resident.arguments(problem, config, np.random.default_rng(0))
     defines = {**kernels.mlp_resident.defines(problem, config), "SPIN_LIMIT": 200}
     module = emulation.build(kernels.mlp_resident.source, kernels.mlp_resident.name, defines)
@@ -84,7 +84,7 @@ def test_a_resident_grid_with_a_block_missing_ends_and_says_so() -> None:
 
 def test_resident_steps_in_two_launches_are_the_steps_of_one() -> None:
     problem = kernels.mlp_resident.problem(16, 20, 32, 3, 4, 4)
-    config = Config.of(WARPS=4, X_BUFFERS=2)
+    config = Config.of(CLUSTER=0, WARPS=4, X_BUFFERS=2)
     arguments = kernels.mlp_resident.arguments(problem, config, np.random.default_rng(0))
     module = emulation.build(
         kernels.mlp_resident.source, kernels.mlp_resident.name, kernels.mlp_resident.defines(problem, config)
