@@ -16,12 +16,13 @@ from rich.console import Console
 
 from tests.tuner.fake_cupy import Gpu
 from tests.tuner.toy import ENVIRONMENT, InstantCompiler
-from tuner.backends.cuda import _GUARD_BYTES, CudaRunner
+from tuner import judge
+from tuner.backends.cuda import _GUARD_BYTES
 from tuner.candidates import Compiler
 from tuner.compile import ARCHITECTURES, compile_kernel
 from tuner.devices import find
 from tuner.errors import UserError
-from tuner.judge import Job, WarmUp, _judged, _warm_up
+from tuner.judge import CudaWorkplace, Job
 from tuner.progress import Silent
 from tuner.selftest.faults import COOPERATIVE_BLOCKS, FAULTS, RIGHT, SHARED_LIMIT_BYTES, Fault
 from tuner.selftest.run import run_selftest, show
@@ -198,33 +199,30 @@ LAUNCHES: dict[str, Callable[[Any, Any, Any], None]] = {
 
 
 class FakeChild:
-    """Answers jobs as the child on a GPU does; hangs and lost contexts are told as `Worker` tells them."""
+    """The workplace of the child that owns the GPU, in this process; a hang is told as `Worker` tells it."""
 
-    def __init__(self, gpu: Gpu) -> None:
-        self._gpu = gpu
-        self._runner = CudaRunner(T4)
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.gpu = Gpu().install(patch)
+        patch.setattr(judge, "resolve", lambda _: T4)
+        self._workplace = CudaWorkplace("cuda:0")
         self.lost = 0
 
     def call(self, request: Any, *, limit_s: float | None = None) -> Any:
-        if isinstance(request, WarmUp):
-            self._gpu.sync_error = ""
-            return _warm_up(self._runner, request)
-        assert isinstance(request, Job)
-        fault = request.config.choice("FAULT")
+        fault = request.config.choice("FAULT") if isinstance(request, Job) else RIGHT
         if fault == "hang":
             return Failure(Status.TIMEOUT, "no answer in time")
-        self._gpu.compute = LAUNCHES.get(fault, right)
-        self._gpu.sync_error = "cudaErrorIllegalAddress" if fault in {"illegal_address", "trap"} else ""
-        self._gpu.launches.clear()
-        answer = _judged(self._runner, request)
-        if self._runner.lost:
+        self.gpu.compute = LAUNCHES.get(fault, right)
+        self.gpu.sync_error = "cudaErrorIllegalAddress" if fault in {"illegal_address", "trap"} else ""
+        self.gpu.launches.clear()
+        answer = self._workplace.handle(request)
+        if self._workplace.lost:
             self.lost += 1
-            self._runner = CudaRunner(T4)
+            self._workplace = CudaWorkplace("cuda:0")
         return answer
 
 
 def test_each_fault_has_its_status_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    child = FakeChild(Gpu().install(monkeypatch))
+    child = FakeChild(monkeypatch)
     compiler = InstantCompiler(broken=lambda config: config["FAULT"] == "compile_error")
     outcomes = list(Bench(T4, True, child, compiler, 10.0).outcomes(FAULTS))
     assert [(outcome.fault.name, outcome.complaint) for outcome in outcomes] == [(fault.name, None) for fault in FAULTS]
@@ -254,7 +252,7 @@ def searched(
 
 
 def test_a_search_through_all_faults_measures_what_is_right(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    child = FakeChild(Gpu().install(monkeypatch))
+    child = FakeChild(monkeypatch)
     compiler = InstantCompiler(broken=lambda config: config["FAULT"] == "compile_error")
     result, statuses = searched(child, T4, tmp_path, compiler)
     assert {fault.name: statuses[fault.name] in fault.expected for fault in FAULTS} == dict.fromkeys(BY_NAME, True)
