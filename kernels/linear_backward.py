@@ -295,6 +295,9 @@ class LinearBackward(Kernel):
             finish=_finish(problem, config),
         )
 
+    def emulates(self, config: Config) -> bool:
+        return config.choice("REDUCE") != "cluster"
+
     def library(self, problem: Problem) -> tuple[Gemm, ...]:
         batch, inputs, outputs = (problem[dim] for dim in self.dims)
         weight_gradient = Gemm(inputs, outputs, batch, transpose_a=True)

@@ -210,6 +210,9 @@ class LinearForward(Kernel):
             finish=_finish(config),
         )
 
+    def emulates(self, config: Config) -> bool:
+        return config.choice("REDUCE") != "cluster"
+
     def library(self, problem: Problem) -> tuple[Gemm, ...]:
         return (Gemm(problem["batch"], problem["out_features"], problem["in_features"]),)
 

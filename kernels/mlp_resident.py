@@ -197,6 +197,9 @@ class MlpResident(Kernel):
         weights = {f"W{depth}": fine if depth else coarse for depth in range(last + 1)}
         return {"loss": 2.0**-13, "position": 0.0} | weights | {f"b{depth}": coarse for depth in range(last + 1)}
 
+    def emulates(self, config: Config) -> bool:
+        return not config.integer("CLUSTER")
+
     def work(self, problem: Problem, config: Config) -> Work:
         batch, steps = problem["batch"], problem["steps"]
         weights = sum(inputs * outputs for inputs, outputs in itertools.pairwise(self.sizes(problem)))

@@ -172,6 +172,13 @@ class Kernel(ABC):
         """
         return values
 
+    def emulates(self, config: Config) -> bool:
+        """Whether the emulation runs what `config` runs on a GPU.
+
+        False where only a GPU has the means (clusters): the emulation would pass a form that nobody will run.
+        """
+        return True
+
     def library(self, problem: Problem) -> tuple[Gemm, ...]:
         """The products that a BLAS would run instead; empty where there is none."""
         return ()

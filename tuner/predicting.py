@@ -108,6 +108,9 @@ def _verify_ranked(
 
 def _emulated(task: Task, row: Measurement) -> Measurement | None:
     """`row` with what the emulation says of it, on a smaller problem of the same tails where this one is too large."""
+    if not task.kernel.emulates(row.config):
+        task.progress.note(f"cannot be emulated, only run on a GPU: {row.config.label}")
+        return None
     where = reduced(task.kernel, task.problem, row.config, task.device)
     if where is None:
         task.progress.note(f"{task.problem.shape} is too large to emulate with {row.config.label}")

@@ -104,3 +104,13 @@ def test_arithmetic_of_tiles() -> None:
     assert at_most((16, 32), 8) == 16
     assert sum_tolerance("float", 4096) == 1.5 * 2.0**-11
     assert sum_tolerance("half", 400) == 11.5 * 2.0**-11
+
+
+def test_what_only_a_gpu_can_run_is_not_passed_by_emulation(h200: Device) -> None:
+    forward = kernels.linear_forward.problem(32, 784, 128)
+    default = kernels.linear_forward.space(forward, h200).default()
+    assert kernels.linear_forward.emulates(default)
+    assert not kernels.linear_forward.emulates(Config.of(default, REDUCE="cluster", SPLIT_K=2))
+    assert not kernels.linear_backward.emulates(Config.of(REDUCE="cluster"))
+    assert kernels.mlp_resident.emulates(Config.of(CLUSTER=0))
+    assert not kernels.mlp_resident.emulates(Config.of(CLUSTER=1))
