@@ -137,6 +137,10 @@ def search(
     batch: Batch = 32,
     trials: Annotated[int, typer.Option("--trials", help="Configurations to try per problem.")] = 100,
     timeout: Annotated[float | None, typer.Option("--timeout", help="Seconds per problem.")] = None,
+    early_stop: Annotated[
+        bool,
+        typer.Option("--early-stop/--no-early-stop", help="End a problem where more trials gain no more than noise."),
+    ] = True,
     seed: Seed = 0,
     sampler: Annotated[Sampler, typer.Option("--sampler", help="How to pick the next configuration.")] = Sampler.TPE,
     device: OnDevice = None,
@@ -157,6 +161,7 @@ def search(
     settings = Settings(
         trials=trials,
         timeout_s=timeout,
+        early_stop=early_stop,
         seed=seed,
         sampler=sampler.value,
         arch=arch,

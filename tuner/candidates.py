@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import BrokenExecutor, Future
 from typing import Protocol
 
@@ -50,8 +50,13 @@ class Candidates:
         self._trials = trials
         self._compiler = compiler
         self._known = {*search.known, *stored}
+        self._stopped = False
         self.ended = "trials"
-        """Why there are no more: enough `trials`, the space is `exhausted`, or the `time` is over."""
+        """Why there are no more: enough `trials`, the space is `exhausted`, the `time` is over, or it has `settled`."""
+
+    def settle(self) -> None:
+        """Ask no more: it is not worth it."""
+        self._stopped = True
 
     def until(self, overdue: Callable[[], bool]) -> Iterator[tuple[Config, Binary | Failure | Measurement]]:
         """Each configuration with what became of its compilation, or with its stored row.
@@ -61,6 +66,10 @@ class Candidates:
         """
         waiting: deque[tuple[Config, Measurement | Future[Binary | Failure]]] = deque()
         while True:
+            if self._stopped and (waiting or len(self._known) < self._trials):
+                self.ended = "settled"
+                _cancel(waiting)
+                return
             while len(waiting) < self._compiler.workers + SPARE and len(self._known) < self._trials:
                 config = self._search.ask()
                 if config is None:
@@ -73,18 +82,27 @@ class Candidates:
                 return
             if overdue():
                 self.ended = "time"
-                for _, item in waiting:
-                    if isinstance(item, Future):
-                        item.cancel()
+                _cancel(waiting)
                 return
             config, item = waiting.popleft()
-            yield config, _result(item) if isinstance(item, Future) else item
+            yield config, outcome(item) if isinstance(item, Future) else item
 
     def _submit(self, config: Config) -> Future[Binary | Failure]:
         return self._compiler.submit(self._kernel, self._problem, config, self._arch)
 
 
-def _result(compilation: Future[Binary | Failure]) -> Binary | Failure:
+def _cancel(waiting: Iterable[tuple[Config, Measurement | Future[Binary | Failure]]]) -> None:
+    for _, item in waiting:
+        if isinstance(item, Future):
+            item.cancel()
+
+
+def outcome(compilation: Future[Binary | Failure]) -> Binary | Failure:
+    """What became of a compilation, once it is done.
+
+    Raises:
+        UserError: the compiler process was killed.
+    """
     try:
         return compilation.result()
     except BrokenExecutor as error:

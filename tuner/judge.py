@@ -13,7 +13,7 @@ from tuner.backends.cuda import CudaRunner
 from tuner.devices import device_index, environment, resolve
 from tuner.errors import UserError
 from tuner.kernel import Kernel
-from tuner.measure import Timing, time_kernel, time_library, unbelievable
+from tuner.measure import Timing, time_interleaved, time_kernel, time_library, unbelievable
 from tuner.types import (
     Binary,
     CacheState,
@@ -61,6 +61,17 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
+class FinalsJob:
+    """Asks to time compiled candidates that were right, in turns; the answer is their `Timing`s, or a `Failure`."""
+
+    kernel: Kernel
+    problem: Problem
+    contestants: tuple[tuple[Config, Binary], ...]
+    cache: CacheState
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
 class LibraryJob:
     """Asks to time what cuBLAS needs for the products of a problem; the answer is a `Timing` or a `Failure`."""
 
@@ -93,8 +104,8 @@ class CudaWorkplace:
         return self._runner is not None and self._runner.lost
 
     def handle(
-        self, request: Describe | WarmUp | Job | LibraryJob | CheckJob
-    ) -> tuple[Device | None, Environment] | Measurement | Timing | Verdict | Failure | None:
+        self, request: Describe | WarmUp | Job | FinalsJob | LibraryJob | CheckJob
+    ) -> tuple[Device | None, Environment] | Measurement | tuple[Timing, ...] | Timing | Verdict | Failure | None:
         if isinstance(request, Describe):
             return self.device, environment()
         if self._runner is None:
@@ -111,6 +122,15 @@ class CudaWorkplace:
             if isinstance(request, LibraryJob):
                 gemms = request.kernel.library(request.problem)
                 return time_library(self._runner, gemms, cache=request.cache, seed=request.seed)
+            if isinstance(request, FinalsJob):
+                return time_interleaved(
+                    self._runner,
+                    request.kernel,
+                    request.problem,
+                    request.contestants,
+                    cache=request.cache,
+                    seed=request.seed,
+                )
             if isinstance(request, CheckJob):
                 return _checked(self._runner, request)
             return _judged(self._runner, request)

@@ -7,13 +7,14 @@ long enough for the events to resolve. All samples are kept. Runs in the child t
 from __future__ import annotations
 
 import math
+import random
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tuner.backends.cublas import Cublas, CublasError
-from tuner.backends.cuda import CudaRunner
+from tuner.backends.cuda import CudaRunner, Prepared
 from tuner.backends.overlap import LaunchError
 from tuner.kernel import Array, Gemm, Kernel, Work
 from tuner.types import Binary, CacheState, Config, Device, Failure, Problem, Status
@@ -101,23 +102,67 @@ def time_kernel(
     seed: int,
 ) -> Timing | Failure:
     """Time a configuration that has been verified."""
+    timings = time_interleaved(runner, kernel, problem, [(config, binary)], cache=cache, seed=seed)
+    return timings if isinstance(timings, Failure) else timings[0]
+
+
+def time_interleaved(
+    runner: CudaRunner,
+    kernel: Kernel,
+    problem: Problem,
+    contestants: Sequence[tuple[Config, Binary]],
+    *,
+    cache: CacheState,
+    seed: int,
+) -> tuple[Timing, ...] | Failure:
+    """Time configurations that have been verified, each taking its samples in turns with the others.
+
+    All are loaded and warmed up first. Then each gives one sample per round, in an order that is drawn anew for every
+    round, so that a clock or a temperature that drifts does the same to all.
+    """
     import cupy
 
-    prepared = runner.prepare(kernel, problem, config, binary)
-    if isinstance(prepared, Failure):
-        return prepared
-    arguments = kernel.arguments(problem, config, runner.rng(seed))
-    first = tuple(item.data if isinstance(item, Array) else item.value for item in arguments)
+    prepared: list[Prepared] = []
+    for config, binary in contestants:
+        ready = runner.prepare(kernel, problem, config, binary)
+        if isinstance(ready, Failure):
+            return ready
+        prepared.append(ready)
     try:
-        sets = _rotation(first, cache, runner.device)
         stream = cupy.cuda.Stream(non_blocking=True)
-        return _sampled(lambda turn: prepared(sets[turn % len(sets)]), cache, len(sets), stream)
+        replays = []
+        for (config, _), start in zip(contestants, prepared, strict=True):
+            arguments = kernel.arguments(problem, config, runner.rng(seed))
+            first = tuple(item.data if isinstance(item, Array) else item.value for item in arguments)
+            sets = _rotation(first, cache, runner.device, contestants=len(contestants))
+            replays.append(_calibrated(_turns(start, sets), len(sets), stream))
+        return tuple(
+            Timing(samples, cache, replay.launches)
+            for samples, replay in zip(_in_turns(replays, random.Random(seed)), replays, strict=True)
+        )
     except cupy.cuda.memory.OutOfMemoryError as error:
         return Failure(Status.RESOURCES, str(error))
     except (cupy.cuda.driver.CUDADriverError, cupy.cuda.runtime.CUDARuntimeError, LaunchError) as error:
         # It ran alone and fails in company: whatever it did, the context is not to be trusted.
         runner.lost = True
         return Failure(Status.RUNTIME, f"failed while it was timed: {error}")
+
+
+def _turns(start: Prepared, sets: Sequence[tuple[Any, ...]]) -> Callable[[int], None]:
+    return lambda turn: start(sets[turn % len(sets)])
+
+
+def _in_turns(replays: Sequence[_Replay], shuffled: random.Random) -> list[tuple[float, ...]]:
+    """`SAMPLES` of each, round by round."""
+    samples: list[list[float]] = [[] for _ in replays]
+    order = list(range(len(replays)))
+    for _ in range(SAMPLES):
+        shuffled.shuffle(order)
+        for index in order:
+            if len(replays) > 1:
+                replays[index]()  # puts the caches back to where a kernel finds them that runs again and again
+            samples[index].append(replays[index]())
+    return [tuple(each) for each in samples]
 
 
 def time_library(runner: CudaRunner, gemms: Sequence[Gemm], *, cache: CacheState, seed: int) -> Timing | Failure:
@@ -143,7 +188,9 @@ def time_library(runner: CudaRunner, gemms: Sequence[Gemm], *, cache: CacheState
             for position, gemm in enumerate(gemms):
                 cublas.multiply(gemm, *arrays[3 * position : 3 * position + 3])
 
-        return _sampled(launch, cache, len(sets), stream)
+        replay = _calibrated(launch, len(sets), stream)
+        [samples] = _in_turns([replay], random.Random(seed))
+        return Timing(samples, cache, replay.launches)
     except (CublasError, cupy.cuda.driver.CUDADriverError, cupy.cuda.runtime.CUDARuntimeError) as error:
         runner.lost = True  # it may have failed in the middle of a capture
         return Failure(Status.RUNTIME, f"cuBLAS failed: {error}")
@@ -151,8 +198,13 @@ def time_library(runner: CudaRunner, gemms: Sequence[Gemm], *, cache: CacheState
         cublas.close()
 
 
-def _rotation(first: tuple[Any, ...], cache: CacheState, device: Device) -> list[tuple[Any, ...]]:
-    """Argument sets to take turns with: one where inputs are hot, enough to push each other out of L2 where cold."""
+def _rotation(
+    first: tuple[Any, ...], cache: CacheState, device: Device, *, contestants: int = 1
+) -> list[tuple[Any, ...]]:
+    """Argument sets to take turns with: one where inputs are hot, enough to push each other out of L2 where cold.
+
+    All `contestants` together take half of the free memory at most.
+    """
     import cupy
 
     if cache is CacheState.HOT:
@@ -160,7 +212,7 @@ def _rotation(first: tuple[Any, ...], cache: CacheState, device: Device) -> list
     size = sum(value.nbytes for value in first if isinstance(value, cupy.ndarray)) or 1
     free, _ = cupy.cuda.runtime.memGetInfo()
     wanted = math.ceil(COLD_FACTOR * device.l2_bytes / size) + 1
-    count = max(1, min(wanted, MAX_SETS, free // 2 // size))
+    count = max(1, min(wanted, MAX_SETS, free // 2 // contestants // size))
 
     def copy() -> tuple[Any, ...]:
         return tuple(value.copy() if isinstance(value, cupy.ndarray) else value for value in first)
@@ -168,42 +220,71 @@ def _rotation(first: tuple[Any, ...], cache: CacheState, device: Device) -> list
     return [first, *(copy() for _ in range(count - 1))]
 
 
-def _sampled(launch: Callable[[int], None], cache: CacheState, sets: int, stream: Any) -> Timing:
-    """Calibrate, warm up and sample. `launch(turn)` enqueues one launch on `stream`, which is the current one then."""
-    import cupy
+class _Replay:
+    """A captured graph of `launches` launches; a call replays it once and returns microseconds per launch."""
 
-    cupy.cuda.get_current_stream().synchronize()  # the inputs were made there
-    start, stop = cupy.cuda.Event(), cupy.cuda.Event()
+    def __init__(self, launch: Callable[[int], None], launches: int, stream: Any) -> None:
+        """Capture `launch(turn)` for each turn on `stream`, which is the current one."""
+        import cupy
 
-    def capture(launches: int) -> Any:
+        self.launches = launches
+        self._launch = launch  # holds the arrays that the graph works on
+        self._stream = stream
+        self._start, self._stop = cupy.cuda.Event(), cupy.cuda.Event()
         stream.begin_capture()
         for turn in range(launches):
             launch(turn)
-        return stream.end_capture()
+        self._graph = stream.end_capture()
 
-    def sample(graph: Any, launches: int) -> float:
-        start.record(stream)
-        graph.launch(stream)
-        stop.record(stream)
-        stop.synchronize()
-        return 1e3 * float(cupy.cuda.get_elapsed_time(start, stop)) / launches
+    def __call__(self) -> float:
+        import cupy
 
+        self._start.record(self._stream)
+        self._graph.launch(self._stream)
+        self._stop.record(self._stream)
+        self._stop.synchronize()
+        return 1e3 * float(cupy.cuda.get_elapsed_time(self._start, self._stop)) / self.launches
+
+
+def _calibrated(launch: Callable[[int], None], sets: int, stream: Any) -> _Replay:
+    """A replay that lasts long enough, warmed up. `launch(turn)` enqueues one launch on the current stream."""
+    import cupy
+
+    cupy.cuda.get_current_stream().synchronize()  # the inputs were made there
     with stream:
         launch(0)  # what is done lazily at a first launch cannot be captured
         stream.synchronize()
-        single = capture(1)
-        sample(single, 1)
-        launches = launches_for(sample(single, 1), sets)
-        graph = capture(launches)
-        sample(graph, launches)
-        if launches_for(sample(graph, launches), sets) > launches:
-            launches = launches_for(sample(graph, launches), sets)
-            graph = capture(launches)
+        single = _Replay(launch, 1, stream)
+        single()
+        replay = _Replay(launch, launches_for(single(), sets), stream)
+        replay()
+        if launches_for(replay(), sets) > replay.launches:
+            replay = _Replay(launch, launches_for(replay(), sets), stream)
         warm = 0.0
         while warm < WARM_UP_US:
             # A timer that gives nothing must not keep the loop going.
-            warm += max(launches * sample(graph, launches), WARM_UP_US / 100)
-        return Timing(tuple(sample(graph, launches) for _ in range(SAMPLES)), cache, launches)
+            warm += max(replay.launches * replay(), WARM_UP_US / 100)
+        return replay
+
+
+def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
+    """Where the median of what `samples` were drawn from lies, with at least this confidence.
+
+    Between two order statistics, which needs no assumption on the distribution: the k-th smallest sample is above the
+    median with the binomial probability P(B(n, 1/2) < k). Of 21 samples these are the 6th and the 16th. Too few samples
+    for the confidence give their whole range.
+
+    Raises:
+        ValueError: no samples.
+    """
+    if not samples:
+        raise ValueError("there is no median of no samples")
+    ordered, count = sorted(samples), len(samples)
+    below, rank = 0.5**count, 0  # P(B = 0)
+    while rank + 1 < (count + 1) // 2 and below + math.comb(count, rank + 1) * 0.5**count <= (1 - confidence) / 2:
+        rank += 1
+        below += math.comb(count, rank) * 0.5**count
+    return ordered[rank], ordered[count - 1 - rank]
 
 
 def launches_for(one_us: float, sets: int = 1) -> int:

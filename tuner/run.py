@@ -179,7 +179,9 @@ def show(console: Console, results: Sequence[ProblemResult], kind: Kind, *, inte
         console.print()
         for result in results:
             if result.best is not None:
-                _say(console, f"{result.problem.label}: {result.best.config.label}")
+                tied = result.best.extra.get("tied_with")
+                note = f" (the simplest of {tied + 1} that cannot be told apart)" if tied else ""
+                _say(console, f"{result.problem.label}: {result.best.config.label}{note}")
     if interrupted:
         _say(console, "Stopped. Everything recorded so far is stored; the same command goes on from there.")
         return
@@ -194,6 +196,8 @@ def show(console: Console, results: Sequence[ProblemResult], kind: Kind, *, inte
 
 _ENDINGS = {
     "exhausted": "Spaces that ended before the trials did, every valid configuration having been tried: {count}.",
+    "settled": "Searches that ended before the trials did, as more would not gain more than the noise: {count}; "
+    "--no-early-stop goes on with them.",
     "time": "Searches that ended because their time was over: {count}; the same command goes on with them.",
 }
 

@@ -3,7 +3,8 @@
 A tunable is given to Optuna as the index of its value, so that every sampler (CMA-ES too, which knows no categories)
 uses the order in which the kernel lists its values. Optuna knows nothing of constraints, and so:
 
-- the kernel's default, configurations known to be good nearby, and a few valid ones drawn at random come first;
+- the kernel's default, configurations known to be good nearby, those that the model thinks best, and a few valid ones
+  drawn at random come first;
 - a suggestion that breaks a constraint, or that was tried already, is drawn again a few times and then moved to the
   nearest valid configuration that is new. It is never compiled;
 - for CMA-ES the moved configuration's time counts for the suggestion itself, since a generation needs its own points.
@@ -76,6 +77,14 @@ class Search:
         """The fastest right candidate so far."""
         for measurement in known:
             self._replay(measurement)
+
+    def sample(self, count: int) -> list[Config]:
+        """Up to `count` valid configurations, drawn without regard to what was asked; the same for the same seed."""
+        return self._valid.sample(count)
+
+    def prefer(self, configs: Iterable[Config]) -> None:
+        """Ask for `configs` after those that are to be tried first already, and before anything else."""
+        self._first.extend(configs)
 
     @property
     def known(self) -> frozenset[Config]:
@@ -189,6 +198,7 @@ class _Valid:
 
     def __init__(self, space: Space, seed: int) -> None:
         self._space = space
+        self._seed = seed
         self._random = random.Random(seed)
         self._points: np.ndarray[tuple[int, int], np.dtype[np.float64]] | None = None
         self._steps = [1.0 / max(1, len(param.values) - 1) for param in space.params]
@@ -222,6 +232,20 @@ class _Valid:
                     return config
         free = [config for config in self._list() if config not in taken]
         return self._random.choice(free) if free else None
+
+    def sample(self, count: int) -> list[Config]:
+        """Up to `count` different ones; what is drawn elsewhere does not depend on it."""
+        separate = random.Random(self._seed)
+        if self._listed is not None:
+            return separate.sample(self._listed, min(count, len(self._listed)))
+        found: dict[Config, None] = {}
+        for _ in range(_DRAWS):
+            config = Config.of({param.name: separate.choice(param.values) for param in self._space.params})
+            if config in self._space:
+                found[config] = None
+            if len(found) == count:
+                break
+        return list(found)
 
     def nearest(self, target: Config, taken: set[Config]) -> Config | None:
         """The one not in `taken` that is closest to `target` in steps of its tunables; None where there is none.

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tuner.candidates import Compiler
+from tuner.guesses import SAMPLE, best_guesses
 from tuner.judge import measurement
 from tuner.kernel import Kernel
 from tuner.measure import cache_state
@@ -37,6 +38,8 @@ class Settings:
     """Without a GPU: how many of the best-ranked candidates must pass the emulation."""
     limit_s: float = 30.0
     """For one candidate on the GPU, its verification included."""
+    early_stop: bool = True
+    """End before `trials` when the search has settled (`tuner.stopping`)."""
     workers: int | None = None
     """Compiler processes; as many as there are cores where it is None."""
     step_bytes: Mapping[Problem, int] = field(default_factory=dict)
@@ -59,7 +62,7 @@ class ProblemResult:
     """Those that were tried in this run."""
     failures: Mapping[str, int]
     ended: str
-    """`trials` reached, space `exhausted`, or `time` over."""
+    """`trials` reached, space `exhausted`, `time` over, or `settled`: further trials were not worth their time."""
     seconds: float
 
     @property
@@ -78,6 +81,8 @@ class ProblemResult:
             "kind": self.kind.value,
             "us": self.best.median_us if self.best else None,
             "spread": self.best.spread if self.best else None,
+            "ci_us": self.best.extra.get("ci_us") if self.best else None,
+            "tied_with": self.best.extra.get("tied_with") if self.best else None,
             "config": dict(self.best.config) if self.best else None,
             "message": self.best.message if self.best else "",
             "library_us": self.library_us,
@@ -129,18 +134,28 @@ class Task:
         return [observation.measurement for observation in observations]
 
     def stored(self, rows: Sequence[Measurement]) -> dict[Config, Measurement]:
-        """Those of this problem that are in its space; a configuration's latest row counts."""
+        """The trials of this problem that are in its space; a configuration's latest one counts.
+
+        The finalists' second rows are left out: a search that goes on must hear again what it was told.
+        """
+        return self.latest(row for row in rows if not row.finalist)
+
+    def latest(self, rows: Iterable[Measurement]) -> dict[Config, Measurement]:
+        """Each configuration's latest row of this problem, of those that are in its space."""
         return {row.config: row for row in rows if row.problem == self.problem and row.config in self.space}
 
     def search(self, rows: Sequence[Measurement], known: Sequence[Measurement]) -> Search:
-        """A search that starts from the default and from what was best for the nearest other problems.
+        """A search that starts from the default, what was best for the nearest other problems, and the model's guesses.
 
         `known` are told beforehand. Rows of this search's own seed should not be among them: it asks for them again,
         in the same order, and is answered by the store, so a search that was killed goes on exactly as it would have.
         """
         others = [row for row in rows if row.problem != self.problem and row.problem.options == self.problem.options]
         first = [self.default, *neighbours(self.problem.dims, others)]
-        return Search(self.space, sampler=self.settings.sampler, seed=self.settings.seed, first=first, known=known)
+        search = Search(self.space, sampler=self.settings.sampler, seed=self.settings.seed, first=first, known=known)
+        sample = search.sample(SAMPLE)
+        search.prefer(best_guesses(self.kernel, self.problem, self.device, self.cache, sample))
+        return search
 
     def row(self, config: Config, failure: Failure, binary: Binary | None = None) -> Measurement:
         return measurement(self.problem, config, self.kind, failure, binary, seed=self.settings.seed)
@@ -167,6 +182,6 @@ class Task:
 
 
 def fastest(rows: Iterable[Measurement]) -> Measurement | None:
-    """The right one with the smallest median; None where none is right."""
+    """The right one that is served: the smallest median, of a tie the simplest; None where none is right."""
     right = (row for row in rows if row.ok and row.median_us is not None)
-    return min(right, key=lambda row: row.median_us or 0.0, default=None)
+    return min(right, key=lambda row: row.standing, default=None)

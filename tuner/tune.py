@@ -1,4 +1,4 @@
-"""THE path: problem -> space -> ask -> compile -> verify -> measure -> record + tell.
+"""THE path: problem -> space -> ask -> compile -> verify -> measure -> record + tell -> finals.
 
 `tune` is the loop over problems, `measure_problem` the path with a GPU; `tuner.predicting` has the one without. Each
 row is committed before the next candidate is looked at, so a killed search loses nothing; the same command again asks
@@ -13,21 +13,17 @@ from contextlib import AbstractContextManager
 
 from tuner.candidates import Candidates, Compiler
 from tuner.compile import CompilePool
-from tuner.judge import Job, LibraryJob, WarmUp
+from tuner.finals import hold_finals
 from tuner.kernel import Kernel
-from tuner.measure import Timing
+from tuner.measuring import WARM_UP_LIMIT_S, Measuring
 from tuner.predicting import predict_problem
 from tuner.progress import Progress
+from tuner.stopping import Patience
 from tuner.store import Store
 from tuner.task import Caller, ProblemResult, Settings, Task, fastest
-from tuner.types import Binary, CacheState, Config, Device, Environment, Failure, Kind, Measurement, Problem
+from tuner.types import Device, Environment, Kind, Measurement, Problem
 
-__all__ = ["ProblemResult", "Settings", "tune"]
-
-LIBRARY = "cuBLAS"
-
-WARM_UP_LIMIT_S = 180.0
-"""For CuPy to compile some tens of its own kernels on a slow machine, once; it keeps them on disk."""
+__all__ = ["WARM_UP_LIMIT_S", "ProblemResult", "Settings", "tune"]
 
 
 def tune(
@@ -79,55 +75,30 @@ def tune(
 
 
 def measure_problem(task: Task) -> ProblemResult:
-    """With a GPU: every candidate is verified, timed and recorded."""
+    """With a GPU: every candidate is verified, timed and recorded; the fastest are timed again, against each other."""
     rows = task.rows()
     stored = task.stored(rows)
-    search = task.search(rows, known=[row for row in stored.values() if row.seed != task.settings.seed])
-    if len(stored) >= task.settings.trials:
-        library_us = _stored_library(task)
-    else:
-        task.worker.call(WarmUp(task.kernel, task.problem, task.default, task.settings.seed), limit_s=WARM_UP_LIMIT_S)
-        library_us = _time_library(task)
-    task.progress.library(library_us)
+    known = [row for row in stored.values() if row.seed != task.settings.seed]
+    search = task.search(rows, known)
+    patience = Patience(task.settings.trials)
+    for row in known:
+        patience.better(row)
+    gpu = Measuring(task, stored)
     candidates = Candidates(
         search, stored, task.kernel, task.problem, task.device.arch, task.settings.trials, task.compiler
     )
     seen = dict(stored)
-    cache = task.cache
     for config, compiled in candidates.until(task.overdue):
         if isinstance(compiled, Measurement):
             row = compiled
         else:
-            row = _measured(task, config, compiled, cache)
+            row = gpu.judge(config, compiled)
             task.record(row)
             seen[config] = row
         search.tell(row)
+        patience.saw(row)
+        if task.settings.early_stop and patience.over:
+            candidates.settle()
         task.progress.trial(row, search.best, len(seen))
-    return task.result(fastest(seen.values()), library_us, seen, len(seen) - len(stored), candidates.ended)
-
-
-def _measured(task: Task, config: Config, compiled: Binary | Failure, cache: CacheState) -> Measurement:
-    if isinstance(compiled, Failure):
-        return task.row(config, compiled)
-    job = Job(task.kernel, task.problem, config, compiled, cache, task.settings.seed)
-    answer = task.worker.call(job, limit_s=task.settings.limit_s)
-    return task.row(config, answer, compiled) if isinstance(answer, Failure) else answer
-
-
-def _time_library(task: Task) -> float | None:
-    """The library's time, once per problem and search, recorded."""
-    if not task.kernel.library(task.problem):
-        return None
-    answer = task.worker.call(LibraryJob(task.kernel, task.problem, task.cache, task.settings.seed))
-    if not isinstance(answer, Timing) or not all(sample > 0 for sample in answer.samples_us):
-        task.progress.note(
-            f"no {LIBRARY} time for {task.problem.label}: {getattr(answer, 'message', 'not believable')}"
-        )
-        return None
-    task.store.record_baseline(task.problem, task.device, task.environment, LIBRARY, answer.samples_us, answer.cache)
-    return answer.median_us
-
-
-def _stored_library(task: Task) -> float | None:
-    times = [row.median_us for row in task.store.baselines(task.device) if row.problem == task.problem]
-    return times[-1] if times else None
+    settled = hold_finals(task, seen, {**seen, **task.latest(rows)})
+    return task.result(fastest(settled), gpu.library_us, seen, len(seen) - len(stored), candidates.ended)

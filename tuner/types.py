@@ -7,6 +7,7 @@ that has nothing to measure yet.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -274,3 +275,20 @@ class Measurement:
     @property
     def ok(self) -> bool:
         return self.status is Status.OK
+
+    @property
+    def finalist(self) -> bool:
+        """Whether it was timed against the other finalists of its problem (`tuner.finals`)."""
+        return bool(self.extra.get("finalist"))
+
+    @property
+    def standing(self) -> tuple[float, int, str]:
+        """Among the rows of a problem, the least is served: the fastest, and of a tie the simplest."""
+        tied_us, place = tie(self.extra)
+        us = tied_us if tied_us is not None else self.median_us
+        return (us if us is not None else math.inf, place, self.config.key)
+
+
+def tie(extra: Mapping[str, Any]) -> tuple[float | None, int]:
+    """The time (us) that a row counts as in a tie, None where there is none, and its place in it: 0 is the simplest."""
+    return extra.get("tied_us"), int(extra.get("tie_rank", 0))

@@ -14,12 +14,12 @@ import pytest
 
 from tests.tuner.fake_cupy import Gpu, OutOfMemoryError
 from tests.tuner.toy import TOY, Toy
-from tuner import measure
+from tuner import judge, measure
 from tuner.backends.cuda import CudaRunner, Prepared
 from tuner.devices import find
-from tuner.judge import Job, WarmUp, _judged, _warm_up
+from tuner.judge import CudaWorkplace, FinalsJob, Job, WarmUp, _judged, _warm_up
 from tuner.kernel import Argument, Array, Gemm, Role
-from tuner.measure import SAMPLES, Timing, time_kernel, time_library
+from tuner.measure import SAMPLES, Timing, time_interleaved, time_kernel, time_library
 from tuner.types import Binary, CacheState, Config, Failure, Launch, Problem, Status
 from tuner.verify import WORST_ELEMENT, verify
 
@@ -227,6 +227,75 @@ def test_memory_that_is_too_small_is_a_failure(gpu: Gpu, runner: CudaRunner, mon
 def test_warming_up_launches_nothing(gpu: Gpu, runner: CudaRunner) -> None:
     _warm_up(runner, WarmUp(TOY, PROBLEM, CONFIG, 0))
     assert gpu.launches == []
+
+
+OTHERS = [Config.of(TILE=tile, STAGES=2, MODE="plain") for tile in (16, 32, 64)]
+
+
+def against_each_other(runner: CudaRunner, cache: CacheState = CacheState.HOT, seed: int = 0) -> tuple[Timing, ...]:
+    contestants = [(config, BINARY) for config in OTHERS]
+    seen = time_interleaved(runner, TOY, PROBLEM, contestants, cache=cache, seed=seed)
+    assert isinstance(seen, tuple), seen
+    return seen
+
+
+def replays(gpu: Gpu, timings: Sequence[Timing]) -> list[int]:
+    """Whose graph was replayed, in the order of the rounds: the number of the contestant, by its arrays."""
+    [launches] = {timing.launches for timing in timings}
+    numbers: dict[int, int] = {}
+    order = [numbers.setdefault(id(values[0]), len(numbers)) for values in gpu.launches]
+    return order[-2 * SAMPLES * len(timings) * launches :: launches]
+
+
+def test_finalists_take_turns_in_an_order_that_changes(gpu: Gpu, runner: CudaRunner) -> None:
+    timings = against_each_other(runner)
+    assert [timing.samples_us for timing in timings] == [pytest.approx((2.0,) * SAMPLES)] * 3
+    order = replays(gpu, timings)
+    assert order[::2] == order[1::2]  # one replay that is not timed, then the one that is
+    rounds = [tuple(order[start : start + 6 : 2]) for start in range(0, len(order), 6)]
+    assert len(rounds) == SAMPLES
+    assert {tuple(sorted(each)) for each in rounds} == {(0, 1, 2)}
+    assert len(set(rounds)) > 3
+    gpu.launches.clear()
+    assert replays(gpu, against_each_other(runner)) == order
+    gpu.launches.clear()
+    assert replays(gpu, against_each_other(runner, seed=1)) != order
+
+
+def test_a_clock_that_drifts_does_the_same_to_all_finalists(gpu: Gpu, runner: CudaRunner) -> None:
+    def slower(*arguments: Any) -> None:
+        gpu.launch_us *= 1.00002
+
+    gpu.compute = slower
+    timings = against_each_other(runner)
+    assert max(timing.samples_us[-1] / timing.samples_us[0] for timing in timings) > 1.2
+    medians = [timing.median_us for timing in timings]
+    assert max(medians) / min(medians) < 1.01
+
+
+def test_finalists_share_the_memory_for_cold_inputs(gpu: Gpu, runner: CudaRunner) -> None:
+    gpu.free_bytes = 120_000
+    against_each_other(runner, CacheState.COLD)
+    assert len({id(values[0]) for values in gpu.launches}) == 3 * 2
+
+
+def test_a_finalist_that_does_not_fit_fails_them_all(gpu: Gpu, runner: CudaRunner) -> None:
+    gpu.blocks_per_sm = 0
+    seen = time_interleaved(runner, TOY, PROBLEM, [(CONFIG, BINARY)], cache=CacheState.HOT, seed=0)
+    assert seen == Failure(Status.RESOURCES, "not even one block fits on an SM")
+
+
+def test_a_workplace_times_finalists(gpu: Gpu, runner: CudaRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judge, "resolve", lambda _: T4)
+    place = CudaWorkplace(None)
+    request = FinalsJob(TOY, PROBLEM, tuple((config, BINARY) for config in OTHERS), CacheState.HOT, 0)
+    seen = place.handle(request)
+    assert isinstance(seen, tuple)
+    assert [timing.median_us for timing in seen if isinstance(timing, Timing)] == pytest.approx([2.0] * 3)
+    gpu.launch_error = "CUDA_ERROR_ILLEGAL_ADDRESS"
+    failed = place.handle(request)
+    assert isinstance(failed, Failure)
+    assert (failed.status, place.lost) == (Status.RUNTIME, True)
 
 
 class FakeCublas:

@@ -122,6 +122,19 @@ def test_a_space_that_ended_early_is_said(store: Store, gpu: Replayed) -> None:
     assert "every valid configuration having been tried: 1" in text
 
 
+def test_a_search_that_settled_is_said(store: Store, gpu: Replayed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tuner.stopping.LEAST", 3)
+    monkeypatch.setattr("tuner.stopping.SHARE", 0.0)
+    _, text = printed(store, settings=Settings(trials=50, sampler="random"))
+    assert "as more would not gain more than the noise: 1; --no-early-stop goes on" in text
+
+
+def test_a_tie_is_said(store: Store, gpu: Replayed) -> None:
+    gpu._final_us = lambda _: 1.0
+    _, text = printed(store)
+    assert "(the simplest of 5 that cannot be told apart)" in text
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [

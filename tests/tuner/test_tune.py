@@ -12,8 +12,12 @@ from typing import Any
 import pytest
 
 from tests.tuner.toy import ENVIRONMENT, TOY, InstantCompiler, Replayed, true_us
+from tuner.candidates import SPARE
 from tuner.devices import find
 from tuner.errors import UserError
+from tuner.guesses import best_guesses
+from tuner.judge import FinalsJob, Job, timed
+from tuner.measure import Timing
 from tuner.progress import Silent
 from tuner.reduced import reduced
 from tuner.store import Store
@@ -57,6 +61,15 @@ def search(
 
 
 def rows(store: Store, kind: Kind = Kind.MEASURED) -> list[Measurement]:
+    """The trials, in the order in which they were recorded."""
+    return [row for row in everything(store, kind) if not row.finalist]
+
+
+def finals(store: Store) -> list[Measurement]:
+    return [row for row in everything(store) if row.finalist]
+
+
+def everything(store: Store, kind: Kind = Kind.MEASURED) -> list[Measurement]:
     return [observation.measurement for observation in store.observations(kernel="toy", kind=kind)]
 
 
@@ -73,7 +86,8 @@ def test_every_outcome_is_a_row(store: Store) -> None:
     assert all(row.config.integer("TILE") != 16 for row in stored if row.config in worker.measured)
     assert {row.message for row in stored if row.status is Status.COMPILE} == {"error: no such thing"}
     best = min((row for row in stored if row.ok), key=lambda row: row.median_us or 0)
-    assert result.best == best
+    assert result.best is not None
+    assert (result.best.config, result.best.median_us, result.best.finalist) == (best.config, best.median_us, True)
     assert best.samples_us == (best.median_us,) * 3
 
 
@@ -90,9 +104,10 @@ def test_the_default_is_tried_first_and_the_library_is_timed_once(store: Store) 
 
 def test_the_same_command_again_measures_nothing(store: Store) -> None:
     [first] = search(store, Replayed())
+    before = len(everything(store))
     worker, compiler = Replayed(), InstantCompiler()
     [second] = search(store, worker, compiler)
-    assert worker.measured == []
+    assert (worker.measured, worker.finals, len(everything(store))) == ([], [], before)
     assert compiler.compiled == []
     assert worker.library == 0
     assert (second.best, second.trials, second.new, second.ratio) == (first.best, first.trials, 0, first.ratio)
@@ -114,6 +129,7 @@ def test_a_search_that_was_interrupted_goes_on_as_if_it_had_not_been(
     with Store.open(tmp_path / "whole.db") as whole:
         search(whole, Replayed(), sampler=sampler)
         expected = [row.config for row in rows(whole)]
+        winners = [row.config for row in finals(whole)]
     with Store.open(tmp_path / "broken.db") as broken:
         with pytest.raises(KeyboardInterrupt):
             search(broken, Replayed(patience=patience), sampler=sampler)
@@ -121,6 +137,7 @@ def test_a_search_that_was_interrupted_goes_on_as_if_it_had_not_been(
         worker = Replayed()
         search(broken, worker, sampler=sampler)
         assert worker.measured == expected[patience:]
+        assert [row.config for row in finals(broken)] == winners
         assert [row.config for row in rows(broken)] == expected
 
 
@@ -167,6 +184,166 @@ def test_a_candidate_that_hangs_costs_itself_only(store: Store) -> None:
     assert len(rows(store)) == 30
     late = next(row for row in rows(store) if row.status is Status.TIMEOUT)
     assert (late.config, late.registers) == (worker.measured[4], 32)
+
+
+def test_compilations_are_asked_for_before_the_gpu_needs_them(store: Store) -> None:
+    compiler = InstantCompiler()
+    ahead: list[int] = []
+
+    class Watching(Replayed):
+        def call(self, request: Any, *, limit_s: float | None = None) -> Any:
+            answer = super().call(request, limit_s=limit_s)
+            if isinstance(request, Job):
+                ahead.append(len(compiler.compiled) - len(self.measured))
+            return answer
+
+    search(store, Watching(), compiler)
+    waiting = compiler.workers + SPARE - 1
+    assert ahead == [min(waiting, 30 - done) for done in range(1, 31)]
+
+
+def test_the_models_guesses_come_after_the_default(store: Store) -> None:
+    worker = Replayed()
+    search(store, worker)
+    space = TOY.space(PROBLEM, DEVICE)
+    guesses = best_guesses(TOY, PROBLEM, DEVICE, CacheState.HOT, VALID)
+    assert len(guesses) == 5
+    first = list(dict.fromkeys([space.default(), *guesses]))
+    assert worker.measured[: len(first)] == first
+
+
+def test_identical_binaries_are_measured_once(store: Store) -> None:
+    def code(config: Config) -> str:
+        return f"{config.integer('TILE')} {config.integer('STAGES')}"  # MODE changes nothing
+
+    worker = Replayed()
+    [result] = search(store, worker, InstantCompiler(code=code), trials=1000, early_stop=False)
+    stored = rows(store)
+    assert (len(stored), len(worker.measured)) == (len(VALID), len(VALID) // 2)
+    first = {row.config.key: row for row in stored if "same_binary_as" not in row.extra}
+    twins = [row for row in stored if "same_binary_as" in row.extra]
+    assert len(first) == len(twins) == len(VALID) // 2
+    for row in twins:
+        other = first[row.extra["same_binary_as"]]
+        assert (row.samples_us, row.extra["binary"]) == (other.samples_us, other.extra["binary"])
+        assert code(row.config) == code(other.config)
+        assert row.config != other.config
+    assert result.trials == len(VALID)
+
+
+def test_identical_binaries_are_recognised_by_the_next_search(store: Store) -> None:
+    search(store, Replayed(), InstantCompiler(code=lambda _: "the same"), trials=1)
+    worker = Replayed()
+    search(store, worker, InstantCompiler(code=lambda _: "the same"), trials=40)
+    # Another grid or other shared memory (both from TILE) is another launch.
+    assert {config.integer("TILE") for config in worker.measured} == {16, 32, 128, 256, 512}
+    assert len(worker.measured) == 5
+
+
+def test_a_failure_is_not_handed_on_to_an_identical_binary(store: Store) -> None:
+    worker = Replayed(wrong=lambda _: True)
+    search(store, worker, InstantCompiler(code=lambda _: "the same"), trials=10)
+    assert len(worker.measured) == 10
+    assert finals(store) == []
+
+
+def test_the_finalists_are_timed_against_each_other(store: Store) -> None:
+    worker = Replayed(final_us=lambda config: 1.1 * true_us(config))
+    [result] = search(store, worker, trials=1000)
+    [contestants] = worker.finals
+    assert list(map(true_us, contestants)) == [2.0, 2.5, 3.0, 3.0, 3.0]
+    assert [row.median_us for row in finals(store)] == [1.1 * true_us(config) for config in contestants]
+    assert result.best is not None
+    assert (result.best.median_us, result.best.extra["ci_us"]) == (2.2, [2.2, 2.2])
+    assert [row.extra["tied_with"] for row in finals(store)] == [0] * 5
+    assert (result.best.status, result.best.registers, result.best.verified_by) == (Status.OK, 32, "emulation")
+
+
+def test_a_trial_that_seems_faster_than_all_finalists_is_asked_in(store: Store) -> None:
+    worker = Replayed(final_us=lambda config: true_us(config) + 1.6)
+    [result] = search(store, worker, trials=1000)
+    # 2.0 + 1.6 is more than the trials of 3.5 us, which are asked in then, and turn out to need 5.1.
+    assert [list(map(true_us, contestants)) for contestants in worker.finals] == [
+        [2.0, 2.5, 3.0, 3.0, 3.0],
+        [3.5, 3.5, 3.5, 3.5, 2.0],
+    ]
+    assert result.best is not None
+    assert (true_us(result.best.config), result.best.median_us) == (2.0, 3.6)
+    again = Replayed()
+    [second] = search(store, again, trials=1000)
+    assert (again.measured, again.finals, second.best) == ([], [], result.best)
+
+
+def test_winners_that_cannot_be_told_apart_are_a_tie_and_the_simplest_is_served(store: Store) -> None:
+    worker = Replayed(final_us=lambda config: 1.0 if true_us(config) <= 2.5 else 1.5)
+    [result] = search(store, worker, trials=1000)
+    tied = [row for row in finals(store) if row.extra["tied_with"]]
+    assert {true_us(row.config) for row in tied} == {2.0, 2.5}
+    assert {(row.extra["tied_with"], row.extra["tied_us"]) for row in tied} == {(1, 1.0)}
+    assert sorted(row.extra["tie_rank"] for row in tied) == [0, 1]
+    # Shared memory and registers are the same: the text of the configuration decides.
+    simplest = min(row.config.key for row in tied)
+    assert result.best is not None
+    assert result.best.config.key == simplest
+    served = store.lookup(TOY, PROBLEM, DEVICE)
+    assert (served.config, served.expected_us) == (result.best.config, 1.0)
+    best = store.best(PROBLEM, DEVICE, TOY.source_hash)
+    assert best is not None
+    assert best.measurement == result.best
+    assert result.summary()["tied_with"] == 1
+
+
+def test_finals_that_fail_leave_the_trials_times(store: Store) -> None:
+    class Failing(Replayed):
+        def call(self, request: Any, *, limit_s: float | None = None) -> Any:
+            if isinstance(request, FinalsJob):
+                return Failure(Status.RUNTIME, "the process was ended by SIGSEGV")
+            return super().call(request, limit_s=limit_s)
+
+    [result] = search(store, Failing())
+    assert finals(store) == []
+    assert result.best is not None
+    assert result.best.median_us == min(row.median_us or 9 for row in rows(store))
+    worker = Replayed()
+    search(store, worker)
+    assert (worker.measured, len(worker.finals)) == ([], 1)
+
+
+def test_more_trials_hold_the_finals_anew_only_where_they_change_the_finalists(store: Store) -> None:
+    [first] = search(store, Replayed(), trials=40, early_stop=False)
+    worker = Replayed()
+    [second] = search(store, worker, trials=1000, early_stop=False)
+    entered = {config for contestants in worker.finals for config in contestants} - {
+        row.config for row in finals(store)[:5]
+    }
+    assert entered <= set(worker.measured)
+    assert first.best is not None
+    assert second.best is not None
+    assert second.best.standing <= first.best.standing
+
+
+def test_a_search_that_has_settled_ends_and_says_so(store: Store) -> None:
+    class Slowing(Replayed):
+        """The first is the best."""
+
+        def call(self, request: Any, *, limit_s: float | None = None) -> Any:
+            answer = super().call(request, limit_s=limit_s)
+            if isinstance(request, Job):
+                us = 1.0 if len(self.measured) == 1 else 0.995 if len(self.measured) == 30 else 2.0
+                return timed(answer, Timing((us,) * 3, request.cache, 20), None)
+            return answer
+
+    worker = Slowing()
+    [result] = search(store, worker, trials=len(VALID))
+    assert len(VALID) > 41
+    # The thirtieth is better by half a percent, which is no more than noise.
+    assert (result.ended, result.new, len(worker.measured)) == ("settled", 41, 41)
+    again = Replayed()
+    [second] = search(store, again, trials=len(VALID))
+    assert (second.ended, again.measured, again.library) == ("settled", [], 0)
+    on = Slowing()
+    [third] = search(store, on, trials=len(VALID), early_stop=False)
+    assert third.trials == len(VALID)
 
 
 def test_an_empty_space_is_a_result(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -9,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tuner.judge import CheckJob, Job, LibraryJob, WarmUp, measurement, timed
+from tuner.judge import CheckJob, FinalsJob, Job, LibraryJob, WarmUp, measurement, timed
 from tuner.kernel import Argument, Array, Gemm, Kernel, Role, Scalar, Work
 from tuner.measure import Timing
 from tuner.space import Constraint, Param, Space
@@ -122,9 +125,17 @@ class InstantCompiler:
 
     workers = 2
 
-    def __init__(self, broken: Callable[[Config], bool] = lambda _: False) -> None:
+    def __init__(
+        self,
+        broken: Callable[[Config], bool] = lambda _: False,
+        code: Callable[[Config], str] = lambda config: config.key,
+    ) -> None:
+        """`code` is the text in the place of the machine code."""
         self.compiled: list[Config] = []
         self._broken = broken
+        self._code = code
+        self._folder = Path(tempfile.mkdtemp())
+        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
 
     def submit(self, kernel: Kernel, problem: Problem, config: Config, arch: str) -> Future[Binary | Failure]:
         self.compiled.append(config)
@@ -132,7 +143,9 @@ class InstantCompiler:
         if self._broken(config):
             done.set_result(Failure(Status.COMPILE, "error: no such thing"))
         else:
-            done.set_result(Binary(Path("toy.cubin"), kernel.name, arch, 32, 0, 0, 0.1))
+            path = self._folder / f"{len(self.compiled)}.cubin"
+            path.write_text(self._code(config))
+            done.set_result(Binary(path, kernel.name, arch, 32, 0, 0, 0.1))
         return done
 
     def __enter__(self) -> InstantCompiler:
@@ -142,20 +155,26 @@ class InstantCompiler:
 
 
 class Replayed:
-    """A `tuner.task.Caller` that answers from `true_us`; after `patience` measurements it is interrupted (Ctrl-C)."""
+    """A `tuner.task.Caller` that answers from `true_us`; after `patience` measurements it is interrupted (Ctrl-C).
+
+    Against each other, configurations take `final_us`.
+    """
 
     def __init__(
         self,
         *,
         patience: int | None = None,
         wrong: Callable[[Config], bool] = lambda _: False,
+        final_us: Callable[[Config], float] = true_us,
     ) -> None:
         self.measured: list[Config] = []
+        self.finals: list[list[Config]] = []
         self.checked: list[tuple[Problem, Config]] = []
         self.caches: set[CacheState] = set()
         self.library = 0
         self._patience = patience
         self._wrong = wrong
+        self._final_us = final_us
 
     def call(self, request: Any, *, limit_s: float | None = None) -> Any:
         if isinstance(request, WarmUp):
@@ -166,6 +185,9 @@ class Replayed:
         if isinstance(request, CheckJob):
             self.checked.append((request.problem, request.config))
             return self._verdict(request.config)
+        if isinstance(request, FinalsJob):
+            self.finals.append([config for config, _ in request.contestants])
+            return tuple(Timing((self._final_us(config),) * 3, request.cache, 20) for config, _ in request.contestants)
         return self._measure(request)
 
     def _verdict(self, config: Config) -> Verdict:

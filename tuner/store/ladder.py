@@ -11,7 +11,8 @@ predicted     predicted, not measured. The same problem first, then the nearest.
 default       the kernel's own default.
 
 Every configuration must be valid in the space of the wanted problem on the wanted device, and rows of another source
-are never considered. Ties are broken by sizes, device and the configuration's text, so the answer never depends on
+are never considered. Of winners that measuring could not tell apart, the simplest is taken (`tuner.finals`). Other ties
+are broken by sizes, device and the configuration's text, so the answer never depends on
 the order of rows.
 """
 
@@ -27,7 +28,7 @@ from typing import Any
 
 from tuner.space import Space
 from tuner.store.rows import Observation
-from tuner.types import Config, Device, Kind, Problem, Status
+from tuner.types import Config, Device, Kind, Problem, Status, tie
 
 
 class Rung(StrEnum):
@@ -57,10 +58,20 @@ class Head:
     sm_count: int
     is_latest: bool
     """No row of the other kind is later."""
+    tied_us: float | None = None
+    """What it counts as in a tie: the time of the fastest there."""
+    tie_rank: int = 0
+    """Its place in the tie; the simplest has 0."""
 
     @property
     def ok(self) -> bool:
         return self.status is Status.OK and self.median_us is not None
+
+    @property
+    def standing(self) -> tuple[float, int, str]:
+        """As `Measurement.standing`: the fastest first, and of a tie the simplest."""
+        us = self.tied_us if self.tied_us is not None else self.median_us
+        return (us if us is not None else math.inf, self.tie_rank, self.config.key)
 
 
 def head_of(observation: Observation) -> Head:
@@ -79,6 +90,8 @@ def head_of(observation: Observation) -> Head:
         arch=device.arch,
         sm_count=device.sm_count,
         is_latest=True,
+        tied_us=tie(measurement.extra)[0],
+        tie_rank=tie(measurement.extra)[1],
     )
 
 
@@ -171,7 +184,7 @@ def steps(problem: Problem, device: Device) -> tuple[Step, ...]:
         return (2, -newer) if newer < 0 else (3, newer)
 
     def last(head: Head) -> tuple[Any, ...]:
-        return head.device_key, head.problem.dims, head.median_us, head.config.key
+        return head.device_key, head.problem.dims, head.standing
 
     return (
         Step(

@@ -15,7 +15,7 @@ from tuner.store.models import DeviceRecord, ObservationRecord
 from tuner.store.read import observations, problem_of
 from tuner.store.reasons import Fact, reasons
 from tuner.store.rows import Observation
-from tuner.types import Config, Device, Kind, Problem, Status
+from tuner.types import Config, Device, Kind, Problem, Status, tie
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def look_up(
 def best(
     session: Session, problem: Problem, device: Device, source_hash: str, kind: Kind = Kind.MEASURED
 ) -> Observation | None:
-    """The fastest ok row of exactly this problem, device, source and kind; None where there is none.
+    """The fastest ok row of exactly this problem, device, source and kind, the simplest of a tie; None without any.
 
     A later row of the same configuration replaces an earlier one, and a configuration whose latest row is a failure
     does not count.
@@ -101,7 +101,7 @@ def best(
         for candidate in candidates(heads(session, problem.kernel, source_hash, problem=problem, device=device))
         if (head := candidate.usable(kind))
     )
-    head = min(usable, key=lambda head: (head.median_us, head.config.key), default=None)
+    head = min(usable, key=lambda head: head.standing, default=None)
     return observations(session, ObservationRecord.uuid == head.uuid)[0] if head else None
 
 
@@ -126,6 +126,7 @@ def heads(
             row.message,
             row.kind,
             row.median_us,
+            row.extra,
             DeviceRecord.key,
             DeviceRecord.name,
             DeviceRecord.arch,
@@ -161,6 +162,8 @@ def heads(
                 arch=item.arch,
                 sm_count=item.sm_count,
                 is_latest=item.age == 1,
+                tied_us=tie(item.extra)[0],
+                tie_rank=tie(item.extra)[1],
             )
         )
     return found
