@@ -21,11 +21,10 @@ from tuner.types import Config, Environment, Failure, Status
 
 @pytest.fixture
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Of the kernel `doubling`, which the step seems to have; with a cache that remembers nothing yet."""
+    """Of the kernel `doubling`, which the step seems to have; like no other, so the cache does not know it yet."""
     file = tmp_path / "doubling.cu"
-    file.write_text(SOURCE)
+    file.write_text(f"{SOURCE}// {tmp_path}\n")
     monkeypatch.setitem(kernels.ALL, "doubling", Doubling(file))
-    monkeypatch.setenv("MNIST_TUNE_CACHE", str(tmp_path / "cache"))
     return file
 
 
@@ -47,13 +46,13 @@ def test_what_passed_is_not_run_again(source: Path) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda source: source.write_text(SOURCE + "// faster\n"),
+        lambda source: source.write_text(source.read_text() + "// faster\n"),
         lambda source: source.with_name("common.cuh").write_text("// included\n"),
     ],
     ids=["source", "header"],
 )
 def test_a_changed_source_is_checked_anew(source: Path, change: Callable[[Path], object]) -> None:
-    source.write_text('#include "common.cuh"\n' + SOURCE)
+    source.write_text('#include "common.cuh"\n' + source.read_text())
     source.with_name("common.cuh").write_text("// empty\n")
     assert check(choice()) == ([None], 1)
     change(source)
@@ -67,7 +66,7 @@ def test_so_are_another_configuration_problem_and_compiler(source: Path) -> None
 
 
 def test_a_wrong_result_is_a_failure_and_is_not_remembered(source: Path) -> None:
-    source.write_text(SOURCE.replace("2 *", "3 *"))
+    source.write_text(source.read_text().replace("2 *", "3 *"))
     for _ in range(2):
         [failure], worked = check(choice())
         assert failure is not None
@@ -77,7 +76,7 @@ def test_a_wrong_result_is_a_failure_and_is_not_remembered(source: Path) -> None
 
 
 def test_a_source_that_does_not_compile_is_a_failure(source: Path) -> None:
-    source.write_text(SOURCE.replace("float* y", "flout* y"))
+    source.write_text(source.read_text().replace("float* y", "flout* y"))
     [failure], _ = check(choice())
     assert failure is not None
     assert failure.status is Status.COMPILE
@@ -85,7 +84,7 @@ def test_a_source_that_does_not_compile_is_a_failure(source: Path) -> None:
 
 
 def test_a_write_outside_of_the_output_is_a_failure(source: Path) -> None:
-    source.write_text(SOURCE.replace("if (i < N) ", ""))
+    source.write_text(source.read_text().replace("if (i < N) ", ""))
     [failure], _ = check(choice())
     assert failure is not None
     assert failure.status in {Status.RUNTIME, Status.WRONG}
