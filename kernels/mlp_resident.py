@@ -30,6 +30,9 @@ class MlpResident(Kernel):
     source = Path(__file__).with_name("mlp_resident.cu")
     dims = ("batch", "in_features", "width", "layers", "classes", "steps")
     options: ClassVar = {}
+    worst_element = 64.0
+    """A value that rounding puts on the other side of a ReLU changes one column, and by whole gradients: emulated runs
+    of 64 steps saw up to 12 tolerances."""
 
     def sizes(self, problem: Problem) -> list[int]:
         """Features along the network."""

@@ -130,6 +130,15 @@ class Kernel(ABC):
     """Names of the sizes, in the order in which shapes are written."""
     options: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """Options and their choices; the first is the default."""
+    worst_element: ClassVar[float] = 8.0
+    """How many tolerances a single element may be off, in units of its own size plus its output's root mean square.
+
+    The tolerance bounds the root mean square of the errors. Where these are independent roundings, one beyond eight
+    times that is out of the question for any output that fits a GPU (a normal deviate beyond 8 sigma: one in 10^15); a
+    thousand random configurations of this project's products, emulated, used a sixth of it. The unit: a rounding is
+    relative to the element, while the terms of a sum that cancel leave an error of the size of the others. Raise it
+    for a kernel whose few large errors are right, because a rounding decides between two outcomes.
+    """
 
     @abstractmethod
     def space(self, problem: Problem, device: Device) -> Space:

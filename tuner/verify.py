@@ -1,14 +1,14 @@
 """Is a candidate's output right? Fresh inputs, a float64 reference, and not one element left to chance.
 
 Nothing that has not passed here is ever timed. Two limits hold for each output: `Kernel.tolerance` for the relative
-Frobenius error, and `WORST_ELEMENT` times it for each element by itself, because among a million right elements the
-Frobenius error hardly sees one that is wrong.
+Frobenius error, and `Kernel.worst_element` times it for each element by itself, because among a million right elements
+the Frobenius error hardly sees one that is wrong.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -18,23 +18,14 @@ from tuner.backends import Runner
 from tuner.kernel import Argument, Array, Kernel, Role, Scalar
 from tuner.types import Binary, Config, Failure, Problem, Status
 
-WORST_ELEMENT = 8.0
-"""How many tolerances an element may be off, in units of its own size plus the output's root mean square.
-
-The tolerance bounds the root mean square of the errors. Roundings are independent, so a single error beyond eight times
-that is out of the question for any output that fits a GPU (a normal deviate beyond 8 sigma: one in 10^15). The unit: a
-rounding is relative to the element, while the terms of a sum that cancel leave an error of the size of the others.
-Emulated, a thousand random configurations of this project's kernels used no more than a sixth of it.
-"""
-
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What verification found.
 
     `error` is the relative Frobenius error of the output that came closest to its `tolerance` (or beyond), `worst` the
-    error of that output's worst element (`Comparison`), whose limit is `WORST_ELEMENT` times the tolerance. All are
-    None where the kernel did not run, the errors also where the output is not a number.
+    error of that output's worst element (`Comparison`), whose limit is `Kernel.worst_element` times the tolerance. All
+    are None where the kernel did not run, the errors also where the output is not a number.
     """
 
     status: Status
@@ -78,7 +69,7 @@ def verify(
     limits = kernel.tolerance(problem, config)
     closest = Verdict(Status.OK, runner.name)
     for name, reference in expected.items():
-        error, worst, complaint = compare(name, found[name], reference, limits[name])
+        error, worst, complaint = compare(name, found[name], reference, limits[name], kernel.worst_element)
         if complaint is not None or error is None:
             return Verdict(Status.WRONG, runner.name, complaint or "", error, limits[name], worst)
         if closest.error is None or _use(error, limits[name]) > _use(closest.error, closest.tolerance or 0.0):
@@ -86,20 +77,20 @@ def verify(
     again = runner.execute(kernel, problem, config, binary, _littered(arguments), order=1)
     if isinstance(again, Failure):
         return replace(closest, status=again.status, message=f"in a second launch: {again.message}")
-    complaint = _trespass(arguments, again) or _difference(arguments, after, again)
+    repeated = kernel.outputs(problem, config, again)
+    complaint = _trespass(arguments, again) or _difference(expected, found, repeated)
     return closest if complaint is None else replace(closest, status=Status.WRONG, message=complaint)
 
 
 def rehearse(kernel: Kernel, problem: Problem, config: Config, arguments: Sequence[Argument]) -> None:
     """Do once all that `verify` does with arrays, so that no candidate is charged for its first use (CuPy compiles)."""
     values = {argument.name: _value(argument) for argument in arguments}
-    kernel.outputs(problem, config, values)
-    for name, reference in kernel.reference(problem, values).items():
-        compare(name, reference, reference, 0.0)
+    references = kernel.reference(problem, values)
+    for name, reference in references.items():
+        compare(name, reference, reference, 0.0, kernel.worst_element)
     _trespass(arguments, values)
-    littered = _littered(arguments)
-    outputs = {argument.name: _value(argument) for argument in littered}
-    _difference(littered, outputs, outputs)
+    outputs = kernel.outputs(problem, config, {item.name: _value(item) for item in _littered(arguments)})
+    _difference(references, outputs, outputs)
 
 
 def _use(error: float, tolerance: float) -> float:
@@ -120,9 +111,9 @@ class Comparison(NamedTuple):
     complaint: str | None
 
 
-def compare(name: str, found: Any, reference: Any, tolerance: float) -> Comparison:
+def compare(name: str, found: Any, reference: Any, tolerance: float, worst_element: float) -> Comparison:
     """Hold `found` against `reference`: its relative Frobenius error against `tolerance`, its worst element against
-    `WORST_ELEMENT * tolerance`.
+    `worst_element * tolerance`.
 
     NumPy functions only, so that arrays on a GPU are compared there.
     """
@@ -144,7 +135,7 @@ def compare(name: str, found: Any, reference: Any, tolerance: float) -> Comparis
         difference /= np.abs(reference) + scale / reference.size**0.5
     flat = int(difference.argmax())
     worst = float(difference.reshape(-1)[flat])
-    limit = WORST_ELEMENT * tolerance
+    limit = worst_element * tolerance
     got, want = float(found.reshape(-1)[flat]), float(reference.reshape(-1)[flat])
     place = f"worst {_index(flat, found.shape)}: {got:.6g}, not {want:.6g}"
     # Not `error > tolerance`: a NaN in the reference must not pass either.
@@ -176,18 +167,16 @@ _LARGE = (0x7B, 0xFB)
 """Bytes whose repetition is a large positive and a large negative number in fp16, bf16, fp32, fp64 and the integers."""
 
 
-def _difference(arguments: Sequence[Argument], first: Mapping[str, Any], second: Mapping[str, Any]) -> str | None:
-    """Where two launches on the same inputs differ in an output's bits."""
-    for argument in arguments:
-        if isinstance(argument, Scalar) or argument.data is None or argument.role not in {Role.OUT, Role.INOUT}:
-            continue
-        one, other = (after[argument.name].reshape(-1) for after in (first, second))
+def _difference(names: Iterable[str], first: Mapping[str, Any], second: Mapping[str, Any]) -> str | None:
+    """Where the outputs of two launches on the same inputs differ in their bits."""
+    for name in names:
+        one, other = (outputs[name].ravel() for outputs in (first, second))
         changed = one.view(np.uint8) != other.view(np.uint8)
         if bool(changed.any()):
             flat = int(changed.argmax()) // one.dtype.itemsize
-            where = _index(flat, argument.data.shape)
+            where = _index(flat, first[name].shape)
             values = f"{float(one[flat]):.9g}, then {float(other[flat]):.9g}"
-            return f"{argument.name}: not reproducible, a second launch on the same inputs differs {where}: {values}"
+            return f"{name}: not reproducible, a second launch on the same inputs differs {where}: {values}"
     return None
 
 

@@ -66,7 +66,7 @@ def test_worst_element_of_a_matrix() -> None:
     reference = np.ones((3, 4))
     found = reference.copy()
     found[2, 1] = 3.0
-    error, worst, complaint = compare("Y", found, reference, 0.1)
+    error, worst, complaint = compare("Y", found, reference, 0.1, 8.0)
     assert worst == pytest.approx(1.0)
     assert error == pytest.approx(2 / np.sqrt(12))
     assert complaint is not None
@@ -74,23 +74,23 @@ def test_worst_element_of_a_matrix() -> None:
 
 
 def test_a_nan_in_the_reference_never_passes() -> None:
-    assert compare("Y", np.ones(2), np.array([1.0, np.nan]), 1.0).complaint is not None
+    assert compare("Y", np.ones(2), np.array([1.0, np.nan]), 1.0, 8.0).complaint is not None
 
 
 def test_integers_are_compared_exactly() -> None:
-    assert compare("n", np.array([1, 2]), np.array([1, 2]), 0.0) == (0.0, 0.0, None)
-    assert compare("n", np.array([1, 3]), np.array([1, 2]), 0.0).complaint is not None
+    assert compare("n", np.array([1, 2]), np.array([1, 2]), 0.0, 8.0) == (0.0, 0.0, None)
+    assert compare("n", np.array([1, 3]), np.array([1, 2]), 0.0, 8.0).complaint is not None
 
 
 def test_a_shape_that_differs_is_a_bug() -> None:
     with pytest.raises(ValueError, match="reference"):
-        compare("Y", np.ones(3), np.ones(4), 1.0)
+        compare("Y", np.ones(3), np.ones(4), 1.0, 8.0)
 
 
 @given(st.floats(1e-6, 1e3), st.floats(0, 1))
 def test_the_error_is_relative_to_the_reference(scale: float, off: float) -> None:
     reference = scale * np.arange(1.0, 9.0)
-    error = compare("Y", reference * (1 + off), reference, np.inf).error
+    error = compare("Y", reference * (1 + off), reference, np.inf, 8.0).error
     assert error == pytest.approx(off, abs=1e-12)
 
 
@@ -100,7 +100,7 @@ def test_one_wrong_element_in_a_million_fails(off: float, passes: bool) -> None:
     reference = np.where(np.arange(1_000_000) % 3, 1.0, -1.0)
     found = reference.copy()
     found[333_334] += off
-    error, worst, complaint = compare("y", found, reference, 1e-3)
+    error, worst, complaint = compare("y", found, reference, 1e-3, 8.0)
     assert error == pytest.approx(off / 1000)
     assert error < 1e-3, "the Frobenius error alone would let it pass"
     assert worst == pytest.approx(off / 2)
@@ -114,12 +114,12 @@ def test_a_rounding_is_no_outlier(seed: int, dtype: Any) -> None:
     reference = np.random.default_rng(seed).normal(size=1000)
     unit = float(np.finfo(dtype).eps) / 2
     found = reference.astype(dtype)
-    assert compare("y", found, reference, unit).worst == pytest.approx(0, abs=unit)
+    assert compare("y", found, reference, unit, 8.0).worst == pytest.approx(0, abs=unit)
 
 
 def test_a_reference_of_zeros_is_compared_absolutely() -> None:
-    assert compare("y", np.full(3, 1e-4), np.zeros(3), 1e-3) == (pytest.approx(3**0.5 * 1e-4), 1e-4, None)
-    assert compare("y", np.full(3, 1e-2), np.zeros(3), 1e-3).complaint is not None
+    assert compare("y", np.full(3, 1e-4), np.zeros(3), 1e-3, 8.0) == (pytest.approx(3**0.5 * 1e-4), 1e-4, None)
+    assert compare("y", np.full(3, 1e-2), np.zeros(3), 1e-3, 8.0).complaint is not None
 
 
 @pytest.mark.parametrize("extreme", [np.fmax, np.fmin])
