@@ -187,6 +187,12 @@ def test_databases_that_cannot_be(database: str, tmp_path: Path) -> None:
     refused(subprocess.CompletedProcess([], done.exit_code, done.stdout, done.stderr))
 
 
+@pytest.mark.parametrize("name", ["a" * 300, "a/" * 3000], ids=["name", "path"])
+def test_a_data_folder_whose_name_is_too_long(name: str, store: Path) -> None:
+    done = RUNNER.invoke(cli.app, ["train", "--device", "cpu", "--data", name, "--db", str(store)])
+    refused(subprocess.CompletedProcess([], done.exit_code, done.stdout, done.stderr), "(File name too long)")
+
+
 def test_help_is_no_error_and_no_command_is() -> None:
     done = RUNNER.invoke(cli.app, ["--help"])
     assert done.exit_code == 0

@@ -46,7 +46,10 @@ def load(folder: Path | None = None, *, allow_download: bool = True) -> Dataset:
         UserError: a file of `folder` is missing or wrong, or the cache cannot be written.
     """
     if folder is not None:
-        return _read(folder, source=str(folder))
+        try:
+            return _read(folder, source=str(folder))
+        except OSError as error:  # of looking for the files: their own are explained where they are read
+            raise UserError(f"The data folder {folder} cannot be used ({error.strerror}); name another.") from error
     cache = cache_dir("mnist")
     if is_complete(cache):
         return _read(cache, source=f"MNIST ({cache})")
