@@ -232,13 +232,14 @@ def report(
     device: Annotated[str | None, typer.Option("--device", help="Only devices with this in their name.")] = None,
     html: Annotated[Path | None, typer.Option("--html", help="Write a self-contained page here as well.")] = None,
     markdown: Annotated[bool, typer.Option("--md", help="Print Markdown.")] = False,
+    model: Annotated[bool, typer.Option("--model", help="Only how well the model ranks what was measured.")] = False,
     db: Database = None,
     as_json: AsJson = False,
 ) -> int:
     """What was tuned, how fast, against what."""
     from trainer.report import run_report
 
-    return run_report(db, device=device, html=html, as_json=as_json, markdown=markdown, console=Console())
+    return run_report(db, device=device, html=html, as_json=as_json, markdown=markdown, console=Console(), model=model)
 
 
 @app.command()

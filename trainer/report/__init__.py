@@ -29,8 +29,11 @@ def run_report(
     as_json: bool,
     markdown: bool,
     console: Console,
+    model: bool = False,
 ) -> int:
     """Print the report of the store at `store_url` and, where `html` names a file, write it as a page too.
+
+    With `model`, only how well the model ranks what was measured is printed; the page has all either way.
 
     `device` limits the report to the store's devices that have it in their name or architecture. Needs no GPU, no
     CuPy and no PyTorch, and writes nothing to the store.
@@ -48,11 +51,16 @@ def run_report(
 
         _write(html, page.render(report))
     if as_json:
-        console.out(json.dumps(report.as_json(), indent=2), highlight=False)
+        document = report.as_json()
+        if model:
+            kept = [{key: each[key] for key in ("device", "rankings")} for each in document["devices"]]
+            document = {**document, "devices": kept}
+        console.out(json.dumps(document, indent=2), highlight=False)
     elif markdown:
-        console.out(markdown_form.render(report), end="", highlight=False)
+        form = markdown_form.render_rankings if model else markdown_form.render
+        console.out(form(report), end="", highlight=False)
     else:
-        terminal.show(report, console)
+        (terminal.show_rankings if model else terminal.show)(report, console)
         if html is not None:
             console.print(f"\nWrote {html}", markup=False, highlight=False, soft_wrap=True)
     return 0

@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from trainer.contenders import PYTORCH, Reference
 from trainer.report.model import OURS, STORY, Contender, DeviceReport, ProblemRow, Race, Report, Versions
+from trainer.report.ranking import rankings
 from tuner.kernel import Kernel
 from tuner.store import BaselineRow, ContenderRow, Observation, RaceRow, Store
 from tuner.types import CacheState, Config, Device, Environment, Kind, Problem, Status
@@ -61,6 +62,7 @@ def _device(store: Store, kernels: Mapping[str, Kernel], device: Device) -> Devi
         races=_latest([race for race in races if race.timed]),
         runs=_latest([race for race in races if not race.timed]),
         versions=tuple(_versions(sources)),
+        rankings=rankings(observations, kernels),
     )
 
 

@@ -18,6 +18,17 @@ def render(report: Report) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
+def render_rankings(report: Report) -> str:
+    """Only how well the model ranks what was measured; ends with a newline."""
+    blocks = ["# mnist-tune report: the model", text.summary(report)]
+    shown = [device for device in report.devices if device.rankings]
+    blocks.append(text.RANKING if shown else text.NO_RANKING)
+    for device in shown:
+        rows = [(f"**{cells[0]}**", *cells[1:]) if bold else cells for bold, cells in text.ranking_rows(device)]
+        blocks += [f"## {text.title(device.device)}", _table(text.RANKING_HEAD, rows)]
+    return "\n\n".join(blocks) + "\n"
+
+
 def _device(device: DeviceReport) -> Iterable[str]:
     yield f"## {text.title(device.device)}"
     yield f"{text.limits(device.device)}. {text.counts(device)}."

@@ -150,6 +150,36 @@ class Versions:
 
 
 @dataclass(frozen=True, slots=True)
+class ProblemRanking:
+    """How well the model ranks the measured configurations of one problem."""
+
+    shape: str
+    options: str
+    rows: int
+    """Configurations."""
+    spearman: float
+    """Rank correlation of predicted with measured times: 1 is the same order, 0 none, -1 the reverse."""
+    top_over_best: float
+    """The fastest of the model's ten best guesses over the fastest of all."""
+    predicted_over_measured: float
+    """Median of the ratio: above 1 the model is too slow. It ranks, so this matters little."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRanking:
+    """The same for a kernel."""
+
+    kernel: str
+    rows: int
+    pooled: float
+    """Over the rows of all problems. It flatters: that a larger problem takes longer is not hard to tell."""
+    mean: float
+    """Of the problems' own correlations."""
+    least: float
+    problems: tuple[ProblemRanking, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceReport:
     """Everything the store knows about one device."""
 
@@ -161,6 +191,8 @@ class DeviceReport:
     """Training without a race: ours alone, by emulation, or with ours failing; ascending width."""
     versions: tuple[Versions, ...]
     """Newest first."""
+    rankings: tuple[KernelRanking, ...] = ()
+    """How well the model ranks what was measured here, kernel by kernel."""
 
     @property
     def measured(self) -> bool:

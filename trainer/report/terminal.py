@@ -48,6 +48,22 @@ def show(report: Report, console: Console) -> None:
             console.print(text.made_with(versions), style="dim", markup=False, highlight=False)
 
 
+def show_rankings(report: Report, console: Console) -> None:
+    """Print only how well the model ranks what was measured."""
+    shown = [device for device in report.devices if device.rankings]
+    for device in shown:
+        console.rule(f"[bold]{escape(text.title(device.device))}[/bold]", align="left", style="dim")
+        table = _table()
+        table.add_column(text.RANKING_HEAD[0], overflow="fold")
+        for name in text.RANKING_HEAD[1:]:
+            table.add_column(name, justify="right")
+        for bold, cells in text.ranking_rows(device):
+            table.add_row(*cells, style="bold" if bold else "")
+        console.print(table)
+        console.print()
+    console.print(text.RANKING if shown else text.plain(text.NO_RANKING), style="dim", markup=False, highlight=False)
+
+
 def _problems(device: DeviceReport, width: int) -> Table:
     wide = width >= 110
     table = _table(gap=2 if wide else 1)

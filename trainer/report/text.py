@@ -204,5 +204,30 @@ def summary(report: Report) -> str:
     return f"{report.store}, {moment(report.created)}, mnist-tune {report.version}"
 
 
+NO_RANKING = (
+    "The store has no kernel with ten measurements or more of one problem, so the model cannot be judged; run "
+    "`mnist-tune search` on a GPU."
+)
+RANKING = (
+    "Spearman's rank correlation of predicted with measured times: 1 is the same order, 0 none. Pooled over problems "
+    "it flatters (larger ones take longer), so each problem's own is given too. Top 10: the fastest of the model's ten "
+    "best guesses over the fastest of all. Predicted: the median of predicted over measured time."
+)
+RANKING_HEAD = ("kernel, problem", "rows", "pooled", "Spearman", "top 10", "predicted")
+
+
+def ranking_rows(device: DeviceReport) -> list[tuple[bool, tuple[str, ...]]]:
+    """Cells for each kernel (True) and, below it, for each of its problems."""
+    found: list[tuple[bool, tuple[str, ...]]] = []
+    for kernel in device.rankings:
+        each = f"mean {kernel.mean:.2f}, least {kernel.least:.2f}"
+        found.append((True, (kernel.kernel, str(kernel.rows), f"{kernel.pooled:.2f}", each, "", "")))
+        for row in kernel.problems:
+            name = f"{row.shape} {row.options}".strip()
+            cells = (name, str(row.rows), "", f"{row.spearman:.2f}", ratio(row.top_over_best))
+            found.append((False, (*cells, ratio(row.predicted_over_measured))))
+    return found
+
+
 def _plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
