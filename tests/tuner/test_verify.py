@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.tuner.toy import TOY, ToyRunner
+from tests.tuner.toy import TOY, Toy, ToyRunner
 from tuner.kernel import Argument, Array, Role
 from tuner.types import Config, Failure, Status
 from tuner.verify import _littered, compare, input_seed, rehearse, verify
@@ -107,6 +107,18 @@ def test_one_wrong_element_in_a_million_fails(off: float, passes: bool) -> None:
     assert (complaint is None) is passes
     assert passes or "an element's error" in str(complaint)
     assert passes or "worst at (333334)" in str(complaint)
+
+
+def test_a_kernel_says_how_far_an_element_may_be_off() -> None:
+    class Strict(Toy):
+        worst_element = 0.01
+
+    class Lax(Toy):
+        worst_element = 1e9
+
+    spoiled = ToyRunner(_set("y", 17, np.float32(99)))
+    assert verify(ToyRunner(), Strict(), PROBLEM, CONFIG, None, seed=0).message.startswith("y: an element's error")
+    assert verify(spoiled, Lax(), PROBLEM, CONFIG, None, seed=0).message.startswith("y: relative error")
 
 
 @given(st.integers(0, 1000), st.sampled_from([np.float16, np.float32]))

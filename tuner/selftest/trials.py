@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import BrokenExecutor, Future
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
 from tuner.backends.model import predict
-from tuner.candidates import Compiler
-from tuner.errors import UserError
+from tuner.candidates import Compiler, outcome
 from tuner.judge import CheckJob, Job
 from tuner.predicting import EMULATION_LIMIT_S
 from tuner.selftest.faults import RIGHT, Fault, Faults
@@ -92,9 +91,9 @@ class Bench:
         compiled = {name: self._submit(name) for name in (RIGHT, *(fault.name for fault in faults))}
         for number, fault in enumerate(faults):
             started = time.monotonic()
-            seen = self._judge(fault.name, _binary(compiled[fault.name]), 2 * number)
+            seen = self._judge(fault.name, outcome(compiled[fault.name]), 2 * number)
             between = time.monotonic()
-            after = self._judge(RIGHT, _binary(compiled[RIGHT]), 2 * number + 1)
+            after = self._judge(RIGHT, outcome(compiled[RIGHT]), 2 * number + 1)
             yield Outcome(
                 fault=fault,
                 status=seen.status,
@@ -127,12 +126,3 @@ class Bench:
         # The emulation keeps the time limit by itself: g++ takes its time too, and is not to be killed for it.
         answer = self.worker.call(CheckJob(KERNEL, PROBLEM, config, seed), limit_s=EMULATION_LIMIT_S)
         return answer
-
-
-def _binary(compilation: Future[Binary | Failure]) -> Binary | Failure:
-    try:
-        return compilation.result()
-    except BrokenExecutor as error:
-        raise UserError(
-            "A compiler process was killed, probably for want of memory; free some and run the same command again."
-        ) from error
