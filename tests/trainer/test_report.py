@@ -135,8 +135,12 @@ def test_wrong_inputs_get_one_sentence(db: Path, tmp_path: Path) -> None:
         run(tmp_path / "text.db")
     with pytest.raises(UserError, match=r"cannot be written .* name a file in a folder that exists"):
         run(db, html=tmp_path / "no" / "page.html")
+    folder = tmp_path / "pages"
+    folder.mkdir()
+    before = sorted(tmp_path.iterdir())
     with pytest.raises(UserError, match="cannot be written"):
-        run(db, html=tmp_path)
+        run(db, html=folder)
+    assert sorted(tmp_path.iterdir()) == before
 
 
 def test_the_report_needs_neither_cupy_nor_torch(db: Path, tmp_path: Path) -> None:

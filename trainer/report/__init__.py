@@ -96,12 +96,16 @@ def _devices(store: Store, wanted: str | None) -> list[Device]:
 
 def _write(path: Path, page: str) -> None:
     """Whole or not at all: a page that is being looked at is never half a page."""
+    written: Path | None = None
     try:
         with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
+            written = Path(file.name)
             file.write(page)
-        Path(file.name).chmod(0o644)
-        Path(file.name).replace(path)
+        written.chmod(0o644)
+        written.replace(path)
     except OSError as error:
+        if written is not None:
+            written.unlink(missing_ok=True)
         raise UserError(
             f"The page {path} cannot be written ({error.strerror}); name a file in a folder that exists with --html."
         ) from error
