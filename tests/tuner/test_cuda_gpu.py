@@ -16,7 +16,7 @@ import pytest
 from tests.tuner.test_selftest import searched
 from tests.tuner.toy import Toy
 from tuner.compile import compile_kernel
-from tuner.judge import CheckJob, CudaWorkplace, Describe, Job, LibraryJob
+from tuner.judge import CheckJob, CudaWorkplace, Describe, FinalsJob, Job, LibraryJob
 from tuner.kernel import Gemm
 from tuner.measure import LAUNCHES, SAMPLES, Timing
 from tuner.selftest import run_selftest
@@ -115,6 +115,25 @@ def test_a_slow_kernel_is_timed_by_few_launches(worker: Worker, device: Device) 
     assert seen.status is Status.OK, seen.message
     assert seen.median_us > 500
     assert seen.extra["launches"] < LAUNCHES
+
+
+@pytest.mark.parametrize("cache", [CacheState.HOT, CacheState.COLD])
+def test_finalists_in_turns_are_as_fast_as_alone(worker: Worker, device: Device, cache: CacheState) -> None:
+    names = ("none", "slow", "large_shared", "none")
+    binaries = [compile_kernel(KERNEL, PROBLEM, Config.of(FAULT=name), device.arch) for name in names]
+    contestants = tuple(
+        (Config.of(FAULT=name), binary)
+        for name, binary in zip(names, binaries, strict=True)
+        if isinstance(binary, Binary)
+    )
+    assert len(contestants) == len(names)
+    timings = worker.call(FinalsJob(KERNEL, PROBLEM, contestants, cache, 0))
+    assert isinstance(timings, tuple), timings
+    assert all(len(timing.samples_us) == SAMPLES for timing in timings)
+    first, slow, _, again = (timing.median_us for timing in timings)
+    assert again == pytest.approx(first, rel=0.05)
+    assert slow > 500
+    assert judged(worker, device, "none", cache=cache).median_us == pytest.approx(first, rel=0.1)
 
 
 def test_the_selftest_passes(capsys: pytest.CaptureFixture[str]) -> None:
