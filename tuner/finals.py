@@ -104,8 +104,11 @@ def _unsettled(trials: Mapping[Config, Measurement], rows: Mapping[Config, Measu
     chosen = finalists(trials.values())
     if len(chosen) < 2:
         return []
-    if any(not rows[row.config].finalist and rows[row.config].ok for row in chosen):
-        return [rows[row.config] for row in chosen if rows[row.config].ok]
+    entrants = [rows[row.config] for row in chosen if rows[row.config].ok]
+    if any(not row.finalist for row in entrants):
+        # Whoever is tied by an earlier final stands at its winner's time, which is to be beaten anew.
+        tied = [row for row in rows.values() if row.ok and row.extra.get("tied_with") and row not in entrants]
+        return [*entrants, *tied]
     best = fastest(rows.values())
     return [] if best is None or best.finalist else finalists(rows.values())
 

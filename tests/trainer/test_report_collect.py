@@ -56,6 +56,15 @@ def test_trials_and_failures_by_status(store: Store) -> None:
     assert (row.trials, row.failures, row.stale) == (4, {"compile": 1, "wrong": 1}, 0)
 
 
+def test_of_a_tie_the_served_one_is_shown_and_finalists_are_no_further_trials(store: Store) -> None:
+    fill(store)
+    tie = {"finalist": True, "tied_with": 1, "tied_us": 2.1}
+    for seen in (measured(16, 2.1, extra={**tie, "tie_rank": 1}), measured(8, 2.2, extra={**tie, "tie_rank": 0})):
+        store.record(seen, kernel=TOY, device=H200, environment=GPU_HOST)
+    (row,) = of(report_of(store), H200).problems
+    assert (row.config, row.us, row.trials) == ({"TILE": 8}, 2.2, 4)
+
+
 def test_the_floor_is_reckoned_with_the_bandwidth_of_where_the_inputs_were(store: Store) -> None:
     # 8 MB: 1 us at 8 TB/s from L2, 2 us at 4 TB/s from memory.
     cold = TOY.problem(1000, 1000, mode="fancy")

@@ -22,7 +22,7 @@ from tuner.progress import Silent
 from tuner.reduced import reduced
 from tuner.store import Store
 from tuner.tune import ProblemResult, Settings, tune
-from tuner.types import CacheState, Config, Failure, Kind, Measurement, Problem, Status
+from tuner.types import Binary, CacheState, Config, Failure, Kind, Measurement, Problem, Status
 
 DEVICE = find("h200")
 PROBLEM = TOY.problem(4096)
@@ -320,6 +320,28 @@ def test_more_trials_hold_the_finals_anew_only_where_they_change_the_finalists(s
     assert first.best is not None
     assert second.best is not None
     assert second.best.standing <= first.best.standing
+
+
+def test_a_tie_is_settled_anew_when_a_new_finalist_comes(store: Store) -> None:
+    def slowest_first(config: Config) -> float:
+        return -true_us(config)
+
+    order = sorted(VALID, key=slowest_first)
+    known = order[:12]
+    rest = set(VALID) - set(known)
+    worker = Replayed(final_us=lambda _: 1.0)
+    for config in known:
+        job = Job(TOY, PROBLEM, config, Binary(Path("x"), "toy", "sm_90", 32, 0, 0), CacheState.HOT, 0)
+        store.record(worker.call(job), kernel=TOY, device=DEVICE, environment=ENVIRONMENT)
+    search(store, worker, trials=12)
+    [tied] = worker.finals
+    assert {row.extra["tied_with"] for row in finals(store)} == {len(tied) - 1}
+    again = Replayed(final_us=lambda config: 3.0 if config in rest else 5.0)
+    [result] = search(store, again, trials=1000, early_stop=False)
+    # The five new ones are faster in every trial; those that were tied are timed with them, and stand at 1 us no more.
+    assert set(tied) < set(again.finals[0])
+    assert result.best is not None
+    assert (result.best.config in rest, result.best.extra["tied_us"]) == (True, 3.0)
 
 
 def test_a_search_that_has_settled_ends_and_says_so(store: Store) -> None:

@@ -97,7 +97,9 @@ def _problem(
     floor_us = _floor_us(kernel, problem, config, device, seen.cache if seen else None)
     measured = seen is not None and seen.kind is Kind.MEASURED
     library = _library(baselines, problem, seen.cache) if seen is not None and measured else None
-    failures = Counter(row.measurement.status.value for row in current if not row.measurement.ok)
+    # A finalist's second timing is no other trial.
+    trials = [row for row in current if not row.measurement.finalist]
+    failures = Counter(row.measurement.status.value for row in trials if not row.measurement.ok)
     return ProblemRow(
         kernel=problem.kernel,
         shape=problem.shape,
@@ -113,7 +115,7 @@ def _problem(
         library=library.library if library else None,
         library_us=library.median_us if library else None,
         library_ratio=library.median_us / us if library and us else None,
-        trials=len(current),
+        trials=len(trials),
         failures=dict(sorted(failures.items())),
         stale=len(rows) - len(current),
         error=seen.error if seen else None,
