@@ -126,7 +126,7 @@ def parse_problems(text: str) -> list[Problem]:
     Raises:
         UserError: it is none of these.
     """
-    if Path(text).is_file():
+    if _is_file(text):
         return file_problems(Path(text))
     if " " in text.strip():
         try:
@@ -138,6 +138,14 @@ def parse_problems(text: str) -> list[Problem]:
         raise UserError(f"{text!r} is neither mlp, nor a shape such as 32x784x128, nor a file of problems.")
     found = [problem for shape in text.split(",") for problem in shape_problems(shape.strip())]
     return list(dict.fromkeys(found))
+
+
+def _is_file(text: str) -> bool:
+    """Whether `text` names a file; what no file can be called does not."""
+    try:
+        return Path(text).is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def shape_problems(shape: str) -> list[Problem]:
