@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -11,6 +12,18 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 COMMAND = [sys.executable, "-c", "from cli import app; app(prog_name='mnist-tune')"]
+
+
+_started: list[subprocess.Popen[str]] = []
+
+
+def end_all() -> None:
+    """Kill what `start` started and nobody ended: a test that fails half-way must not leave a process to run on."""
+    while _started:
+        process = _started.pop()
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
 
 
 def mnist_tune(*arguments: str | Path, **environment: str | Path) -> subprocess.CompletedProcess[str]:
@@ -27,7 +40,9 @@ def start(
     variables = {**os.environ, "COLUMNS": "80", **{name: str(value) for name, value in environment.items()}}
     settings: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **(options or {})}
     command = [*COMMAND, *map(str, arguments)]
-    return subprocess.Popen(command, cwd=ROOT, env=variables, text=True, start_new_session=True, **settings)
+    process = subprocess.Popen(command, cwd=ROOT, env=variables, text=True, start_new_session=True, **settings)
+    _started.append(process)
+    return process
 
 
 def members(group: int) -> list[int]:

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.commands import end_all
+
+# A shell starts background jobs with SIGINT ignored, and a process that ignores it hands that on to its children:
+# Ctrl-C could then not be tested.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def no_process_left() -> Iterator[None]:
+    yield
+    end_all()
 
 
 @pytest.fixture(autouse=True, scope="session")

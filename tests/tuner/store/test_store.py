@@ -251,12 +251,15 @@ def test_rows_that_break_a_foreign_key_are_refused(bench: Bench) -> None:
 
 
 def test_speed(bench: Bench) -> None:
-    """A row in milliseconds, and ten thousand rows read and looked up at once; the limits are far above the usual."""
+    """A row in milliseconds, and ten thousand rows read and looked up at once; the limits are far above the usual.
+
+    Of this process's own time: the machine may be busy with something else.
+    """
     problem, count = bench.problem(outputs=256), 100
-    start = time.perf_counter()
+    start = time.process_time()
     for index in range(count):
         bench.record(measured(problem, config(16 << index % 5, 1), 5.0 + index))
-    assert (time.perf_counter() - start) / count < 0.02
+    assert (time.process_time() - start) / count < 0.02
 
     with bench.store._database.connection(write=True) as connection:
         columns = [row[1] for row in connection.exec_driver_sql("PRAGMA table_info(observations)")]
@@ -266,9 +269,9 @@ def test_speed(bench: Bench) -> None:
             f"SELECT hex(randomblob(16)), {copied} FROM observations, "
             "(WITH RECURSIVE n(i) AS (SELECT 1 UNION SELECT i + 1 FROM n WHERE i < 99) SELECT i FROM n)"
         )
-    start = time.perf_counter()
+    start = time.process_time()
     assert len(bench.store.observations()) == 100 * count
-    assert time.perf_counter() - start < 5
-    start = time.perf_counter()
+    assert time.process_time() - start < 5
+    start = time.process_time()
     bench.lookup(bench.problem(outputs=512))
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
