@@ -106,6 +106,7 @@ def _sentence(command: Callable[..., int]) -> Callable[..., None]:
             _complain(str(error))
             raise typer.Exit(2) from None
         except KeyboardInterrupt:
+            _complain("stopped.")
             raise typer.Exit(130) from None
         except BrokenPipeError:
             raise typer.Exit(_unheard()) from None
@@ -131,8 +132,9 @@ def search(
         str, typer.Option("--shapes", help="mlp, shapes such as 32x784x128 (batch x in x out), or a file of problems.")
     ] = "mlp",
     widths: Annotated[
-        str, typer.Option("--widths", help="Hidden widths of the MLPs, with commas between.")
-    ] = "128,256,512,1024,2048,4096,8192",
+        str | None,
+        typer.Option("--widths", help="Hidden widths of the MLPs, with commas. [default: 128 to 8192, doubling]"),
+    ] = None,
     layers: Layers = 3,
     batch: Batch = 32,
     trials: Annotated[int, typer.Option("--trials", help="Configurations to try per problem.")] = 100,

@@ -79,19 +79,26 @@ def mlp_problems(width: int, layers: int, batch: int) -> list[Problem]:
     return list(dict.fromkeys(everything))
 
 
-def problems_of(shapes: str, widths: str, layers: int, batch: int) -> list[Problem]:
+WIDTHS = "128,256,512,1024,2048,4096,8192"
+"""Those of the story."""
+
+
+def problems_of(shapes: str, widths: str | None, layers: int, batch: int) -> list[Problem]:
     """The problems that `--shapes` means: those of the MLPs of all `widths` (`mlp`), of shapes, or of a file.
 
     Raises:
         UserError: something in it is not what it should be.
     """
     if shapes != "mlp":
+        if widths is not None:
+            raise UserError("--widths names MLPs and goes with --shapes mlp; leave one of the two out.")
         return parse_problems(shapes)
+    widths = WIDTHS if widths is None else widths
     found = [problem for width in parse_widths(widths) for problem in mlp_problems(width, layers, batch)]
     return list(dict.fromkeys(found))
 
 
-def step_bytes_of(shapes: str, widths: str, layers: int, batch: int) -> dict[Problem, int]:
+def step_bytes_of(shapes: str, widths: str | None, layers: int, batch: int) -> dict[Problem, int]:
     """How much memory a training step of the MLP that a problem belongs to touches; empty where no MLP is named.
 
     A problem of several widths (the loss, the gather) counts with the narrowest.
@@ -99,7 +106,7 @@ def step_bytes_of(shapes: str, widths: str, layers: int, batch: int) -> dict[Pro
     if shapes != "mlp":
         return {}
     touched: dict[Problem, int] = {}
-    for width in sorted(parse_widths(widths), reverse=True):
+    for width in sorted(parse_widths(widths or WIDTHS), reverse=True):
         sizes = layer_sizes(width, layers)
         weights = sum(inputs * outputs for inputs, outputs in itertools.pairwise(sizes))
         touched |= dict.fromkeys(mlp_problems(width, layers, batch), 4 * weights + 4 * batch * sum(sizes))

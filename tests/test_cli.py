@@ -267,7 +267,7 @@ def test_ctrl_c_ends_a_training_without_a_traceback(store: Path) -> None:
     time.sleep(0.5)
     process.send_signal(signal.SIGINT)
     _, complaints = process.communicate(timeout=60)
-    assert (process.returncode, complaints) == (130, "")
+    assert (process.returncode, complaints) == (130, "mnist-tune: stopped.\n")
     assert wait_until_gone(process.pid) == []
     with Store.open(store) as opened:
         assert len(opened.observations()) == 1

@@ -25,6 +25,11 @@ def run_explain(store_url: str | None, text: str, *, device: str | None, as_json
         UserError: no such problem, device or store.
     """
     problems = parse_problems(text)
+    if not text.strip().startswith(tuple(kernels.ALL)):
+        # A plain shape is a hidden layer's; as a network's first layer it has no dX, which is another problem.
+        backward = [problem for problem in problems if problem.kernel == kernels.linear_backward.name]
+        firsts = [kernels.linear_backward.problem(*dict(problem.dims).values(), dx="none") for problem in backward]
+        problems = list(dict.fromkeys([*problems, *firsts]))
     target = _device(device)
     with Store.open(store_url) as store:
         matches = [store.lookup(kernels.ALL[problem.kernel], problem, target) for problem in problems]

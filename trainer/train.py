@@ -75,7 +75,7 @@ class TrainSettings:
             if count is not None and count < 1:
                 raise UserError(f"--{name} {count} trains nothing; give a whole number from 1.")
         if not 0 < self.lr < 1000:
-            raise UserError(f"--lr {self.lr:g} is not a learning rate; give a number above 0, for example 0.003.")
+            raise UserError(f"--lr {self.lr:g} is not a learning rate; give a number above 0 and below 1000.")
         if not 0 <= self.seed < 2**32:
             raise UserError(f"--seed {self.seed} is out of range; give a whole number from 0 to {2**32 - 1}.")
         if self.race:

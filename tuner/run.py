@@ -11,9 +11,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from tuner.cache import cache_dir
 from tuner.compile import check_arch
 from tuner.devices import environment as environment_here
 from tuner.devices import find
+from tuner.emulation.compiler import compiler
 from tuner.errors import UserError
 from tuner.judge import CudaWorkplace, Describe, EmulationWorkplace
 from tuner.kernel import Kernel
@@ -66,6 +68,9 @@ def run_search(
             kind = Kind.MEASURED if found else Kind.PREDICTED
             _check_arch(settings, found)
             check_arch(settings.arch or target.arch)
+            cache_dir("cubin")
+            if kind is Kind.PREDICTED:
+                compiler()
             if not as_json:
                 _say(console, _announcement(target, kind, settings))
             search = tune(

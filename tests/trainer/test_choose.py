@@ -67,7 +67,7 @@ def test_what_was_only_predicted_is_not_taken(store: Store) -> None:
 def test_what_does_not_fit_is_said(store: Store) -> None:
     plan, why = chosen(store, network=Network(4096))
     assert isinstance(plan, Plan)
-    assert "do not stay resident" in why
+    assert "does not fit this device" in why
     with pytest.raises(UserError, match="train with --engine graph"):
         chosen(store, Form.PERSISTENT, Network(4096))
 

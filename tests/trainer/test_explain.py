@@ -43,9 +43,13 @@ def test_the_rung_that_held_and_those_that_did_not(file: Path) -> None:
     assert "THREADS=128" in text
 
 
-def test_a_shape_is_two_problems(file: Path) -> None:
+def test_a_shape_is_a_hidden_layer_and_a_first_one(file: Path) -> None:
     documents: list[dict[str, Any]] = json.loads(explained(file, "32x784x128", as_json=True))
-    assert len(documents) == 2
+    assert [(document["kernel"], document["options"]) for document in documents] == [
+        ("linear_forward", {"activation": "relu"}),
+        ("linear_backward", {"dx": "relu"}),
+        ("linear_backward", {"dx": "none"}),
+    ]
     assert "default" in json.dumps(documents[0])
 
 

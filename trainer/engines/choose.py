@@ -40,7 +40,8 @@ def choose(
         resident = make_resident_plan(store, network, device, environment, check=check)
         if resident is None:
             raise UserError(
-                f"The weights of {network.label} do not stay resident on {device.name}; train with --engine graph."
+                f"The persistent form of {network.label} does not fit {device.name} at batch {network.batch}; "
+                "train with --engine graph."
             )
         return resident, "persistent, as asked"
     graph = make_plan(store, network, device, environment, check=check)
@@ -48,7 +49,7 @@ def choose(
         return graph, "graph, as asked"
     problem = resident_problem(network.width, network.layers, network.batch)
     if next(iter(kernels.mlp_resident.space(problem, device)), None) is None:
-        return graph, "graph: the weights do not stay resident on this device"
+        return graph, "graph: the persistent form does not fit this device"
     if store.lookup(kernels.mlp_resident, problem, device).rung is not Rung.EXACT:
         return graph, "graph: the persistent form was not measured for this network on this device"
     resident = make_resident_plan(store, network, device, environment, check=check)
