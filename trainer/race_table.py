@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from trainer.contenders import PYTORCH
 from tuner.store import ContenderRow, RaceRow
 from tuner.store.rows import OURS
 
@@ -22,6 +23,21 @@ def ratios(row: RaceRow, name: str) -> tuple[float, ...]:
     return tuple(their / our for our, their in zip(ours.samples, theirs.samples, strict=True))
 
 
+def strongest_of(raced: int, most: int | None = None) -> str:
+    """Whom a headline compares with. "The strongest" of how many has to be said, or it claims more than was raced.
+
+    `raced` counts the PyTorch contenders that have a time; `most` is the largest such number where several races
+    with `raced` at the least are spoken of.
+    """
+    most = raced if most is None else most
+    if most == 1:
+        whom = "the only PyTorch form that raced"
+    else:
+        count = f"{most}" if raced == most else f"{raced} to {most}"
+        whom = f"the strongest of the {count} PyTorch forms that raced"
+    return f"{whom} ({len(PYTORCH)} exist)" if raced < len(PYTORCH) else whom
+
+
 def headline(row: RaceRow) -> str:
     """How we compare with the strongest PyTorch step, in one sentence; why not, where there is no comparison."""
     ours = row.ours
@@ -31,12 +47,13 @@ def headline(row: RaceRow) -> str:
     pairs = ratios(row, row.strongest)
     if theirs is None or theirs.us_per_step is None or not pairs:
         return f"Our step takes {ours.us_per_step:.2f} us; no PyTorch contender has a time, so there is no comparison."
+    raced = sum(contender.name != OURS and contender.us_per_step is not None for contender in row.contenders)
     ratio = statistics.median(pairs)
     relation = f"{ratio:.2f}x as fast as" if ratio >= 1 else f"slower ({ratio:.2f}x) than"
     return (
         f"784-{'-'.join([str(row.width)] * row.layers)}-10, batch {row.batch}: {ours.us_per_step:.2f} us per step, "
-        f"{relation} the strongest PyTorch ({row.strongest}, {theirs.us_per_step:.2f} us; "
-        f"median of {len(pairs)} pairs, {min(pairs):.2f} to {max(pairs):.2f})."
+        f"{relation} {strongest_of(raced)}: {row.strongest}, {theirs.us_per_step:.2f} us; "
+        f"median of {len(pairs)} pairs, {min(pairs):.2f} to {max(pairs):.2f}."
     )
 
 

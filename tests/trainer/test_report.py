@@ -15,6 +15,8 @@ from rich.console import Console
 
 import kernels
 from tests.trainer.report_rows import GPU_HOST, H200, TOY, fill, measured, race
+from trainer.contenders import PYTORCH
+from trainer.race_table import strongest_of
 from trainer.report import run_report, text
 from tuner.errors import UserError
 from tuner.store import ContenderRow, Store
@@ -44,7 +46,10 @@ def test_the_terminal_shows_problems_configurations_and_races(db: Path) -> None:
     shown = run(db)
     (problem,) = [line.split() for line in shown.splitlines() if "1000x1000 mode=plain" in line and "cuda" in line]
     assert problem[2:] == ["2.00", "2.0%", "50%", "2.50×", "4", "measured", "cuda", "1", "compile,", "1", "wrong"]
-    assert "Width 128: 5.00 us a step, 8.00× faster than the strongest PyTorch" in shown
+    assert (
+        "Width 128: 5.00 us a step, 8.00× as fast as the strongest of the 2 PyTorch forms that raced (12 exist): "
+        "written_out, 40.0 us."
+    ) in shown
     assert "failed: out of <memory> | at last" in shown
     assert "driver 580.1, NVRTC 13.0, CuPy 14.1, PyTorch 2.11, Python 3.12.1" in shown
 
@@ -193,6 +198,15 @@ def test_a_small_share_is_not_nothing(value: float | None, expected: str) -> Non
 def test_a_slower_step_is_called_slower(tmp_path: Path) -> None:
     with Store.open(tmp_path / "tuning.db") as store:
         store.record_race(race(128, contenders=(ContenderRow("tuned", 80.0), ContenderRow("eager", 40.0))))
-    assert "Width 128: 80.0 us a step, 2.00× slower than the strongest PyTorch (eager, 40.0 us)." in run(
-        tmp_path / "tuning.db"
-    )
+    for markdown in (False, True):
+        assert (
+            "Width 128: 80.0 us a step, slower (0.500×) than the only PyTorch form that raced (12 exist): eager, 40.0 us."
+        ) in run(tmp_path / "tuning.db", markdown=markdown)
+
+
+def test_a_headline_says_among_how_many_the_strongest_is() -> None:
+    every = len(PYTORCH)
+    assert strongest_of(every) == f"the strongest of the {every} PyTorch forms that raced"
+    assert strongest_of(every - 1) == f"the strongest of the {every - 1} PyTorch forms that raced ({every} exist)"
+    assert strongest_of(1) == f"the only PyTorch form that raced ({every} exist)"
+    assert strongest_of(1, 3) == f"the strongest of the 1 to 3 PyTorch forms that raced ({every} exist)"

@@ -9,6 +9,7 @@ from pathlib import Path
 import jinja2
 from markupsafe import Markup, escape
 
+from trainer.race_table import strongest_of
 from trainer.report import plots, text
 from trainer.report.model import OURS, DeviceReport, Race, Report
 
@@ -59,7 +60,9 @@ def claim(report: Report) -> str:
         span = high if low == high else f"{low} to {high}"
         widths = sorted({race.width for race, _ in found})
         at = f"width {widths[0]}" if len(widths) == 1 else f"widths {widths[0]} to {widths[-1]}"
-        return f"{span} the speed of the strongest PyTorch, at {at}, on {_article(device.device.name)}"
+        raced = [race.raced for race, _ in found]
+        rivals = strongest_of(min(raced), max(raced))
+        return f"{span} as fast as {rivals}, at {at}, on {_article(device.device.name)}"
     if any(device.measured for device in report.devices):
         return "Kernels measured; no race against PyTorch yet"
     predicted = ", ".join(device.device.name for device in report.devices if device.problems)

@@ -78,7 +78,7 @@ class Contender:
     accuracy: float | None
     """On the test images, 0 to 1."""
     speedup: float | None
-    """Its time over ours: how many times faster our step is."""
+    """Its time over ours: how many times as fast as it our step is."""
     error: str | None
     losses: tuple[tuple[int, float], ...]
     """(step, loss), rising steps."""
@@ -127,6 +127,11 @@ class Race:
     def timed(self) -> bool:
         """Whether there is a race at all: our time and somebody else's."""
         return self.ours is not None and self.ours.us is not None and self.strongest is not None
+
+    @property
+    def raced(self) -> int:
+        """How many contenders besides ours have a time: among how many the strongest is the strongest."""
+        return sum(not contender.ours and contender.us is not None for contender in self.contenders)
 
     @property
     def emulated(self) -> bool:

@@ -99,7 +99,7 @@ def run_time(races: Sequence[Race], ident: str) -> Plot:
 
 
 def relative_speed(races: Sequence[Race], ident: str) -> Plot:
-    """How many times faster our step is than each contender's, against hidden width; at 1 they are equal."""
+    """How many times as fast as each contender's our step is, against hidden width; at 1 they are equal."""
     races = same_form(races)
     keys = _keys(races)
     with mpl.rc_context(_STYLE):

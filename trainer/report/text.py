@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from trainer.race_table import strongest_of
 from trainer.report.model import Contender, DeviceReport, ProblemRow, Race, Report, Versions
 from tuner.types import Device, Environment
 
@@ -121,13 +122,13 @@ def headline(race: Race) -> str:
     if ours is None or strongest is None or strongest.speedup is None:
         return f"Width {race.width}: no race was run."
     verdict = (
-        f"{number(strongest.speedup)}× faster than"
+        f"{ratio(strongest.speedup)} as fast as"
         if strongest.speedup >= 1
-        else f"{number(1 / strongest.speedup)}× slower than"
+        else f"slower ({ratio(strongest.speedup)}) than"
     )
     return (
-        f"Width {race.width}: {number(ours.us)} us a step, {verdict} the strongest PyTorch "
-        f"({strongest.name}, {number(strongest.us)} us)."
+        f"Width {race.width}: {number(ours.us)} us a step, {verdict} {strongest_of(race.raced)}: "
+        f"{strongest.name}, {number(strongest.us)} us."
     )
 
 
