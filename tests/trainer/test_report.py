@@ -47,7 +47,7 @@ def test_the_terminal_shows_problems_configurations_and_races(db: Path) -> None:
     (problem,) = [line.split() for line in shown.splitlines() if "1000x1000 mode=plain" in line and "cuda" in line]
     assert problem[2:] == ["2.00", "2.0%", "50%", "2.50×", "4", "measured", "cuda", "1", "compile,", "1", "wrong"]
     assert (
-        "Width 128: 5.00 us a step, 8.00× as fast as the strongest of the 2 PyTorch forms that raced (12 exist): "
+        f"Width 128: 5.00 us a step, 8.00× as fast as the strongest of the 2 PyTorch forms that raced ({len(PYTORCH)} exist): "
         "written_out, 40.0 us."
     ) in shown
     assert "failed: out of <memory> | at last" in shown
@@ -200,7 +200,8 @@ def test_a_slower_step_is_called_slower(tmp_path: Path) -> None:
         store.record_race(race(128, contenders=(ContenderRow("tuned", 80.0), ContenderRow("eager", 40.0))))
     for markdown in (False, True):
         assert (
-            "Width 128: 80.0 us a step, slower (0.500×) than the only PyTorch form that raced (12 exist): eager, 40.0 us."
+            f"Width 128: 80.0 us a step, slower (0.500×) than the only PyTorch form that raced ({len(PYTORCH)} exist): "
+            "eager, 40.0 us."
         ) in run(tmp_path / "tuning.db", markdown=markdown)
 
 

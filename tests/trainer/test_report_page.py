@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.trainer.report_rows import GPU_HOST, H200, KERNELS, LAPTOP, T4, TOY, fill, losses, measured, predicted, race
+from trainer.contenders import PYTORCH
 from trainer.report import html, plots
 from trainer.report.collect import collect
 from trainer.report.model import Race, Report
@@ -102,8 +103,8 @@ def test_what_a_phone_and_a_dark_room_need(report: Report) -> None:
 def test_headline_figures_and_tables(report: Report) -> None:
     page = Page(html.render(report))
     assert (
-        "8.00× as fast as the strongest of the 2 PyTorch forms that raced (12 exist), at widths 128 to 4096, "
-        "on an NVIDIA H200"
+        f"8.00× as fast as the strongest of the 2 PyTorch forms that raced ({len(PYTORCH)} exist), at widths "
+        "128 to 4096, on an NVIDIA H200"
     ) in page.text
     assert "128 5.00 written_out 40.0 8.00× 1,000 200× 1.5 / 20.0 97.60% / 97.50%" in page.text
     assert "failed: out of <memory> | at last" in page.text
@@ -150,7 +151,8 @@ def test_a_slower_step_is_not_called_faster(tmp_path: Path) -> None:
     with Store.open(tmp_path / "tuning.db") as store:
         store.record_race(race(128, contenders=slow))
         report = collect(store, KERNELS, label="tuning.db", devices=store.devices())
-    claim = "0.500× as fast as the only PyTorch form that raced (12 exist), at width 128, on an NVIDIA H200"
+    claim = f"0.500× as fast as the only PyTorch form that raced ({len(PYTORCH)} exist), at width 128, "
+    claim += "on an NVIDIA H200"
     assert html.claim(report) == claim
 
 
