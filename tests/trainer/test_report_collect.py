@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.trainer.report_rows import (
@@ -24,9 +25,10 @@ from tests.trainer.report_rows import (
     predicted,
     race,
 )
+from trainer.race import thinned
 from trainer.report import text
 from trainer.report.collect import collect
-from trainer.report.model import Report
+from trainer.report.model import Contender, Report
 from tuner.store import ContenderRow, Store
 from tuner.types import CacheState, Status
 
@@ -166,6 +168,39 @@ def test_a_run_by_emulation_is_no_race(store: Store) -> None:
     assert (device.races, device.measured, run.emulated, run.timed) == ((), False, True, False)
     assert run.ours is not None
     assert run.ours.last_loss == pytest.approx(sum(loss for _, loss in losses(100)[90:]) / 10)
+
+
+@pytest.mark.parametrize(
+    ("curve", "expected"),
+    [
+        ((), None),
+        (((0, 2.5),), 2.5),
+        # Fewer than ten steps: the last one alone.
+        (((0, 4.0), (1, 3.0), (2, 2.0)), 2.0),
+        # 20 whole steps: the last two.
+        (tuple((step, float(step)) for step in range(20)), 18.5),
+        # 100 steps in points of 30, the last of 10: it is the last tenth.
+        (((29, 4.0), (59, 3.0), (89, 2.0), (99, 1.0)), 1.0),
+        # 100 steps in points of 6: the last stands for 4, the one before it for 6.
+        ((*((end, 9.0) for end in range(5, 90, 6)), (95, 2.0), (99, 1.0)), 1.6),
+        # 100 steps in points of 40: of the tenth, all 10 steps lie in the last point of 20.
+        (((39, 9.0), (79, 5.0), (99, 1.0)), 1.0),
+        # 100 steps in points of 33: of the tenth, 9 steps lie in the point before the last.
+        (((32, 9.0), (65, 5.0), (98, 2.0), (99, 1.0)), 1.9),
+    ],
+)
+def test_the_last_loss_weighs_points_by_their_steps(
+    curve: tuple[tuple[int, float], ...], expected: float | None
+) -> None:
+    found = Contender("tuned", "", None, None, None, None, None, None, None, curve).last_loss
+    assert found == (None if expected is None else pytest.approx(expected, abs=1e-12))
+
+
+@pytest.mark.parametrize("steps", [7, 100, 199, 200, 2000, 40_000])
+def test_the_last_loss_of_a_stored_curve_is_what_train_prints(steps: int) -> None:
+    every = np.exp(-np.arange(steps) / steps).astype(np.float32)
+    kept = Contender("tuned", "", None, None, None, None, None, None, None, thinned(every))
+    assert kept.last_loss == pytest.approx(float(every[-max(1, steps // 10) :].mean()), rel=1e-6)
 
 
 def test_a_later_run_without_a_race_does_not_hide_the_race(store: Store) -> None:

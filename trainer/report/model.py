@@ -81,7 +81,7 @@ class Contender:
     """Its time over ours: how many times as fast as it our step is."""
     error: str | None
     losses: tuple[tuple[int, float], ...]
-    """(step, loss), rising steps."""
+    """(step, mean loss of the steps after the point before it up to and with this one), rising steps."""
 
     @property
     def ours(self) -> bool:
@@ -89,9 +89,20 @@ class Contender:
 
     @property
     def last_loss(self) -> float | None:
-        """Mean over the last tenth of the curve; None without a curve."""
-        tail = self.losses[-max(1, len(self.losses) // 10) :]
-        return sum(loss for _, loss in tail) / len(tail) if tail else None
+        """Mean over the last tenth of the steps, at least one, as `train` prints it; None without a curve.
+
+        A point counts by how many of these steps it stands for. Exact where a point ends at the tenth's first step,
+        so always for a whole curve; else the point across it counts in part, with its own mean.
+        """
+        if not self.losses:
+            return None
+        steps = self.losses[-1][0] + 1
+        first = steps - max(1, steps // 10)
+        total, start = 0.0, 0
+        for step, loss in self.losses:
+            total += loss * max(0, step + 1 - max(start, first))
+            start = step + 1
+        return total / (steps - first)
 
 
 @dataclass(frozen=True, slots=True)
