@@ -38,10 +38,8 @@ _OVERLAP_US = 0.55
 """What a dependent launch saves of the gap and the start. Measured on an H200."""
 _L2_LATENCY_US = 0.25
 _MEMORY_LATENCY_US = 0.6
-_L2_SHARE = 0.21
-"""Of 64 bytes per SM and clock: what blocks that wait at barriers between loads draw on an H200 (a plain stream: 0.31).
-A plain stream on a T4 reaches 0.31 as well (Jia et al. 2019: 1270 GB/s)."""
-_STREAM_SHARE = 0.31
+_L2_SHARE = 0.67
+"""Of what a plain stream draws: what blocks that wait at barriers between loads draw, on an H200."""
 _MEMORY_SHARE = 0.9
 _SM_SHARE = 1.75
 """One SM alone draws up to this many times its even share of L2's bandwidth. Measured on an H200."""
@@ -112,7 +110,7 @@ def predict(device: Device, launch: Launch, binary: Binary, work: Work, cache: C
         on_each = math.ceil(rest / device.sm_count)
         blocks_us += _wave_us(device, launch, work, cold, on_each, min(rest, device.sm_count))
     spilled = 2.0 * binary.spill_bytes * launch.threads * launch.blocks
-    l2_us = 1e6 * (work.moved_bytes + spilled) / (_STREAM_SHARE * device.l2_bandwidth)
+    l2_us = 1e6 * (work.moved_bytes + spilled) / device.l2_bandwidth
     compulsory = (work.memory_bytes or work.floor_bytes) if cold else 0.0
     memory_us = 1e6 * compulsory / (_MEMORY_SHARE * device.memory_bandwidth)
     busy = min(1.0, launch.blocks / device.sm_count)
