@@ -114,9 +114,14 @@ def measured(tile: int, us: float | None, **fields: Any) -> Measurement:
     return Measurement(**(made | fields))
 
 
-def predicted(tile: int, us: float, **fields: Any) -> Measurement:
-    """A row of `SQUARE` that was predicted."""
-    fields = {"samples_us": (us,), "spread": None, "verified_by": "emulation", "kind": Kind.PREDICTED} | fields
+def predicted(tile: int, us: float | None, **fields: Any) -> Measurement:
+    """A row of `SQUARE` that was predicted; one that failed where `us` is None."""
+    fields = {
+        "samples_us": (us,) if us else (),
+        "spread": None,
+        "verified_by": "emulation",
+        "kind": Kind.PREDICTED,
+    } | fields
     return measured(tile, us, **fields)
 
 

@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 import kernels
-from tests.trainer.report_rows import GPU_HOST, H200, TOY, fill, measured, race
+from tests.trainer.report_rows import GPU_HOST, H200, LAPTOP, T4, TOY, fill, measured, predicted, race
 from trainer.contenders import PYTORCH
 from trainer.race_table import strongest_of
 from trainer.report import run_report, text
@@ -47,8 +47,8 @@ def test_the_terminal_shows_problems_configurations_and_races(db: Path) -> None:
     (problem,) = [line.split() for line in shown.splitlines() if "1000x1000 mode=plain" in line and "cuda" in line]
     assert problem[2:] == ["2.00", "2.0%", "50%", "2.50×", "4", "measured", "cuda", "1", "compile,", "1", "wrong"]
     assert (
-        f"Width 128: 5.00 us a step, 8.00× as fast as the strongest of the 2 PyTorch forms that raced ({len(PYTORCH)} exist): "
-        "written_out, 40.0 us."
+        f"Width 128: 5.00 us a step, 8.00× as fast as the strongest of the 2 PyTorch forms that raced "
+        f"({len(PYTORCH)} exist): written_out, 40.0 us."
     ) in shown
     assert "failed: out of <memory> | at last" in shown
     assert "driver 580.1, NVRTC 13.0, CuPy 14.1, PyTorch 2.11, Python 3.12.1" in shown
@@ -84,6 +84,19 @@ def test_markdown_tables_are_whole(db: Path) -> None:
     assert len(tables) == 3
     assert "| toy | 1000x1000 | mode=plain | 2.00 | 2.0% | 50% | 2.50× | 4 | 1 compile, 1 wrong | measured |" in shown
     assert "out of <memory> \\| at last" in shown
+
+
+def test_the_trials_of_a_prediction_are_the_same_in_every_form(db: Path, tmp_path: Path) -> None:
+    with Store.open(db) as store:
+        for tile in (8, 16):
+            seen = predicted(tile, 13.0, extra={"candidates": 16, "all": False})
+            store.record(seen, kernel=TOY, device=T4, environment=LAPTOP)
+    assert "3 of 16  predicted" in run(db, device="t4")
+    assert "| 3 of 16 | none | predicted |" in run(db, device="t4", markdown=True)
+    document = json.loads(run(db, device="t4", as_json=True, html=tmp_path / "page.html"))
+    problem = document["devices"][0]["problems"][0]
+    assert (problem["trials"], problem["candidates"]) == (3, 16)
+    assert "3 of 16" in (tmp_path / "page.html").read_text()
 
 
 def test_the_page_is_written_whole_and_over_an_older_one(db: Path, tmp_path: Path) -> None:

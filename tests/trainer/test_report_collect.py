@@ -58,6 +58,23 @@ def test_trials_and_failures_by_status(store: Store) -> None:
     assert (row.trials, row.failures, row.stale) == (4, {"compile": 1, "wrong": 1}, 0)
 
 
+def test_of_a_prediction_the_candidates_are_counted_too(store: Store) -> None:
+    fill(store)
+    (silent,) = of(report_of(store), T4).problems
+    assert (silent.trials, silent.candidates, text.trials(silent)) == (1, None, "1")
+    for tile, candidates in ((8, 12), (16, 16)):
+        seen = predicted(tile, 13.0, extra={"candidates": candidates, "all": False})
+        store.record(seen, kernel=TOY, device=T4, environment=LAPTOP)
+    store.record(predicted(64, None), kernel=TOY, device=T4, environment=LAPTOP)
+    device = of(report_of(store), T4)
+    (row,) = device.problems
+    assert (row.trials, row.candidates, text.trials(row)) == (4, 16, "4 of 16")
+    assert text.counts(device) == "1 problem, 4 of 16 trials kept (1 failed)"
+    assert text.trials(replace(row, trials=17)) == "17"
+    (gpu,) = of(report_of(store), H200).problems
+    assert gpu.candidates is None
+
+
 def test_of_a_tie_the_served_one_is_shown_and_finalists_are_no_further_trials(store: Store) -> None:
     fill(store)
     tie = {"finalist": True, "tied_with": 1, "tied_us": 2.1}

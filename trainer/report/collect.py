@@ -99,6 +99,7 @@ def _problem(
     library = _library(baselines, problem, seen.cache) if seen is not None and measured else None
     # A finalist's second timing is no other trial.
     trials = [row for row in current if not row.measurement.finalist]
+    ranked = [int(row.measurement.extra["candidates"]) for row in trials if "candidates" in row.measurement.extra]
     failures = Counter(row.measurement.status.value for row in trials if not row.measurement.ok)
     return ProblemRow(
         kernel=problem.kernel,
@@ -116,6 +117,7 @@ def _problem(
         library_us=library.median_us if library else None,
         library_ratio=library.median_us / us if library and us else None,
         trials=len(trials),
+        candidates=None if measured else max(ranked, default=None),
         failures=dict(sorted(failures.items())),
         stale=len(rows) - len(current),
         error=seen.error if seen else None,

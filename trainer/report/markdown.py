@@ -62,7 +62,7 @@ def _problems(device: DeviceReport) -> str:
             text.fraction(row.spread),
             text.percent(row.floor_percent),
             text.ratio(row.library_ratio),
-            str(row.trials),
+            text.trials(row),
             text.failures(row),
             text.kind(row),
             row.verified_by or text.NONE,

@@ -50,6 +50,10 @@ class ProblemRow:
     library_ratio: float | None
     """The library's time over ours: above 1 ours is faster. Only between measurements in the same cache state."""
     trials: int
+    """Rows of the current kernel source: for a prediction those whose results were verified, and the failures."""
+    candidates: int | None
+    """Configurations that the search of a predicted problem compiled and ranked, rows of none included. None for a
+    measured problem, where each has its row, and for rows that do not say."""
     failures: dict[str, int]
     """Trials that failed, by status."""
     stale: int
@@ -91,8 +95,8 @@ class Contender:
     def last_loss(self) -> float | None:
         """Mean over the last tenth of the steps, at least one, as `train` prints it; None without a curve.
 
-        A point counts by how many of these steps it stands for. Exact where a point ends at the tenth's first step,
-        so always for a whole curve; else the point across it counts in part, with its own mean.
+        A point counts by how many of these steps it stands for. Exact where a point starts with the tenth, so always
+        for a whole curve; else the point across it counts in part, with its own mean.
         """
         if not self.losses:
             return None

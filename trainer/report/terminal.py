@@ -83,7 +83,7 @@ def _problems(device: DeviceReport, width: int) -> Table:
                 text.fraction(row.spread),
                 text.percent(row.floor_percent),
                 text.ratio(row.library_ratio),
-                str(row.trials),
+                text.trials(row, " " if wide else "\n"),
                 Text(text.kind(row), style="" if row.kind == "measured" else "yellow"),
                 row.verified_by or text.NONE,
                 Text(text.failures(row, ", " if wide else "\n"), style="dim"),

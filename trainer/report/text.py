@@ -82,6 +82,16 @@ def config(row: ProblemRow) -> str:
     return NONE if row.config is None else " ".join(f"{name}={value}" for name, value in row.config.items())
 
 
+def trials(row: ProblemRow, separator: str = " ") -> str:
+    """`48`; `3 of 16` where 16 configurations were ranked and 3 of them have a row.
+
+    Several searches of one problem may leave more rows than any of them had candidates; then the rows stand alone.
+    """
+    if row.candidates is None or row.candidates < row.trials:
+        return f"{row.trials:,}"
+    return f"{row.trials:,}{separator}of {row.candidates:,}"
+
+
 def failures(row: ProblemRow, separator: str = ", ") -> str:
     """`3 compile, 1 wrong`."""
     return separator.join(f"{count} {status}" for status, count in row.failures.items()) or "none"
@@ -155,12 +165,17 @@ def made_with(versions: Versions) -> str:
 
 def counts(device: DeviceReport) -> str:
     """`12 problems, 340 trials (28 failed), 3 races`; what there is none of is left out."""
-    trials = sum(row.trials for row in device.problems)
+    rows = sum(row.trials for row in device.problems)
+    tried = _plural(rows, "trial")
+    if any(row.candidates is not None for row in device.problems):
+        # Where a row does not say how many there were, there were no fewer than its trials.
+        most = sum(max(row.candidates or 0, row.trials) for row in device.problems)
+        tried = f"{rows:,} of {_plural(most, 'trial')} kept"
     failed = sum(sum(row.failures.values()) for row in device.problems)
     stale = sum(row.stale for row in device.problems)
     parts = []
     if device.problems:
-        parts += [_plural(len(device.problems), "problem"), f"{_plural(trials, 'trial')} ({failed:,} failed)"]
+        parts += [_plural(len(device.problems), "problem"), f"{tried} ({failed:,} failed)"]
     if device.races:
         parts.append(_plural(len(device.races), "race"))
     if device.runs:
