@@ -97,7 +97,21 @@ def test_what_a_phone_and_a_dark_room_need(report: Report) -> None:
     assert '<meta name="viewport" content="width=device-width, initial-scale=1">' in page
     assert "prefers-color-scheme: dark" in page
     # Every table scrolls inside its own container, never the page.
-    assert page.count("<table>") == len(re.findall(r'class="scroll"[^>]*><table>', page)) > 0
+    assert page.count("<table") == len(re.findall(r'class="scroll"[^>]*><table[ >]', page)) > 0
+
+
+def test_on_a_narrow_screen_the_last_cell_goes_below_its_row(report: Report) -> None:
+    page = html.render(report)
+    tables = re.findall(r'<table class="folds" style="--columns: (\d+)">(.*?)</table>', page, re.DOTALL)
+    assert len(tables) == 3
+    for columns, table in tables:
+        for row in re.findall(r"<tr[ >].*?</tr>", table, re.DOTALL):
+            cells = re.findall(r"<t[hd]\b[^>]*>", row)
+            if "rowgroup" in row:
+                assert f'colspan="{int(columns) + 1}"' in cells[0]
+            else:
+                assert len(cells) == int(columns) + 1
+                assert [' class="below' in cell for cell in cells] == [False] * int(columns) + [True]
 
 
 def test_headline_figures_and_tables(report: Report) -> None:
@@ -168,7 +182,7 @@ def test_names_from_the_store_are_escaped(tmp_path: Path) -> None:
 
 
 def test_plots_are_svg_with_text_and_without_fixed_colours(races: tuple[Race, ...]) -> None:
-    for plot in (plots.run_time(races, "a"), plots.relative_speed(races, "b"), plots.losses(races[0], "c")):
+    for plot in (plots.run_time(races, "a"), plots.relative_speed(races, "b"), plots.losses(races[0], "c", "a title")):
         assert plot is not None
         root = ElementTree.fromstring(plot.svg.replace("xlink:href", "href"))
         assert root.get("viewBox", "").startswith("0 0 ")
@@ -228,16 +242,36 @@ def test_of_many_contenders_the_last_share_a_colour_and_all_are_drawn(tmp_path: 
 
 
 def test_loss_curves_are_ours_and_the_strongest_pytorch(races: tuple[Race, ...]) -> None:
-    plot = plots.losses(races[0], "c")
+    plot = plots.losses(races[0], "c", "a title")
     assert plot is not None
     assert [key.name for key in plot.keys] == ["tuned", "written_out"]
+    drawn = re.findall(r"stroke: var\(--series-([01])\)(?:; stroke-opacity: [\d.]+)?; stroke-width: ([\d.]+)", plot.svg)
+    # The later one lies on top: ours, and wider.
+    assert [index for index, _ in drawn] == ["1", "0"]
+    assert float(drawn[1][1]) > float(drawn[0][1])
+
+
+def test_no_two_loss_curves_have_the_same_title(tmp_path: Path) -> None:
+    alone = (ContenderRow("tuned", 6.0, losses=losses(100)),)
+    with Store.open(tmp_path / "tuning.db") as store:
+        for row in (race(128), race(128, strongest="", contenders=alone), race(256), race(256, batch=64)):
+            store.record_race(row)
+        report = collect(store, KERNELS, label="tuning.db", devices=store.devices())
+    page = html.render(report)
+    assert set(re.findall(r"<h4>(Width [^<]*)</h4>", page)) == {
+        "Width 128, with a race",
+        "Width 128, without a race",
+        "Width 256, with a race, 3 layers, batch 32",
+        "Width 256, with a race, 3 layers, batch 64",
+    }
+    assert 'aria-label="Training loss: Width 128, without a race"' in page
 
 
 def test_no_curve_no_plot(tmp_path: Path) -> None:
     with Store.open(tmp_path / "tuning.db") as store:
         store.record_race(race(128, contenders=(ContenderRow("tuned", 5.0), ContenderRow("eager", 9.0))))
         report = collect(store, KERNELS, label="tuning.db", devices=store.devices())
-    assert plots.losses(report.devices[0].races[0], "c") is None
+    assert plots.losses(report.devices[0].races[0], "c", "a title") is None
     assert "Loss curves" not in html.render(report)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +26,8 @@ class _View:
     report: DeviceReport
     run_time: plots.Plot | None
     relative_speed: plots.Plot | None
-    losses: tuple[tuple[Race, plots.Plot], ...]
+    losses: tuple[tuple[Race, str, plots.Plot], ...]
+    """With their titles, no two of which are the same."""
     left_out: str
     """Races that the plots do not show, in words; empty where they show all."""
 
@@ -83,10 +86,23 @@ def _article(name: str) -> str:
     return f"{'an' if name[:1] in 'AEFHILMNORSX' else 'a'} {name}"
 
 
+def _titles(races: Sequence[Race]) -> list[tuple[Race, str]]:
+    """The races with titles that tell them apart: by width and kind, by depth and batch where that is not enough."""
+
+    def short(race: Race) -> str:
+        kind = "with a race" if race.timed else "by emulation" if race.emulated else "without a race"
+        return f"Width {race.width}, {kind}"
+
+    count = Counter(map(short, races))
+    forms = [f", {race.layers} layers, batch {race.batch}" if count[short(race)] > 1 else "" for race in races]
+    return [(race, short(race) + form) for race, form in zip(races, forms, strict=True)]
+
+
 def _view(report: DeviceReport, ident: str) -> _View:
     raced = report.races
     curves = [
-        (race, plots.losses(race, f"{ident}-loss-{index}")) for index, race in enumerate((*report.races, *report.runs))
+        (race, title, plots.losses(race, f"{ident}-loss-{index}", title))
+        for index, (race, title) in enumerate(_titles((*report.races, *report.runs)))
     ]
     left_out = len(raced) - len(plots.same_form(raced)) if raced else 0
     return _View(
@@ -94,6 +110,6 @@ def _view(report: DeviceReport, ident: str) -> _View:
         report=report,
         run_time=plots.run_time(raced, f"{ident}-time") if raced else None,
         relative_speed=plots.relative_speed(raced, f"{ident}-speed") if raced else None,
-        losses=tuple((race, plot) for race, plot in curves if plot is not None),
+        losses=tuple((race, title, plot) for race, title, plot in curves if plot is not None),
         left_out=f"{left_out} race{'s' if left_out > 1 else ''}" if left_out else "",
     )
