@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-import shlex
-import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +22,9 @@ from trainer.contenders import chosen
 from trainer.contenders.base import Contender, Task
 from trainer.contenders.model import Reference
 from trainer.data import Dataset, load, permutations, scaled
+from trainer.documents import command_line, describe, describe_race
 from trainer.engines.choose import Form, choose, emulated_engine_of, engine_of
 from trainer.mlp import Network, accuracy, fresh_weights
-from trainer.plan import Plan, ResidentPlan
 from trainer.plan_table import render_plan
 from trainer.race import Schedule, race, thinned
 from trainer.race_table import render_race
@@ -170,7 +167,10 @@ def _on_gpu(
     del weights
     engine.close()
     _say(console, ours, f"{seconds:.2f} s of training, {ours.us_per_step:.2f} us per step")
-    document = {**_description(settings, network, dataset, device, plan), "training": ours.summary()}
+    document = {
+        **describe(network, dataset, device, plan, lr=settings.lr, seed=settings.seed),
+        "training": ours.summary(),
+    }
     row = _row(settings, network, device, task, (ours.contender(),))
     store.record_race(row)
     if not settings.race:
@@ -184,11 +184,11 @@ def _on_gpu(
         schedule=schedule,
         console=console,
     )
-    result = raced.row(device=device, environment=here, seed=settings.seed, command=_command())
+    result = raced.row(device=device, environment=here, seed=settings.seed, command=command_line())
     store.record_race(result)
     console.print(render_race(result, raced.details))
     agreed = result.ours is not None and result.ours.error is None
-    return {**document, **_race_document(result, raced.details)}, 0 if agreed else 1
+    return {**document, **describe_race(result, raced.details)}, 0 if agreed else 1
 
 
 def _emulated(
@@ -227,7 +227,7 @@ def _emulated(
     emulated = replace(device, name=f"emulated {device.name}")
     store.record_race(_row(settings, network, emulated, task, (ours.contender(), theirs)))
     document = {
-        **_description(settings, network, dataset, device, plan),
+        **describe(network, dataset, device, plan, lr=settings.lr, seed=settings.seed),
         "training": ours.summary(),
         "agreement": {"agrees": bool(verdict.agrees), "verdict": str(verdict)},
     }
@@ -329,71 +329,7 @@ def _row(
         steps=task.steps,
         lr=settings.lr,
         seed=settings.seed,
-        command=_command(),
+        command=command_line(),
         strongest="",
         contenders=contenders,
     )
-
-
-def _description(
-    settings: TrainSettings, network: Network, dataset: Dataset, device: Device, plan: Plan | ResidentPlan
-) -> dict[str, Any]:
-    return {
-        "network": network.label,
-        "width": network.width,
-        "layers": network.layers,
-        "batch": network.batch,
-        "lr": settings.lr,
-        "seed": settings.seed,
-        "device": device.name,
-        "arch": device.arch,
-        "data": dataset.source,
-        "command": _command(),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": asdict(environment()),
-        "strongest": None,
-        "ratio_to_strongest": None,
-        "contenders": {},
-        "engine": "persistent" if isinstance(plan, ResidentPlan) else "graph",
-        "expected_us": plan.expected_us,
-        "plan": [
-            {
-                "problem": choice.problem.label,
-                "config": dict(choice.config),
-                "rung": choice.rung.value,
-                "expected_us": choice.expected_us,
-            }
-            for choice in plan.choices
-        ],
-    }
-
-
-def _race_document(row: RaceRow, details: Any) -> dict[str, Any]:
-    """What a race adds to the description, as plain JSON; one document per width is what benchmarks/ keeps."""
-    ours, strongest = row.ours, row.contender(row.strongest)
-    ratio = None
-    if ours and strongest and ours.us_per_step and strongest.us_per_step:
-        pairs = [theirs / our for our, theirs in zip(ours.samples, strongest.samples, strict=True)]
-        ratio = float(np.median(pairs))
-    return {
-        "strongest": row.strongest or None,
-        "ratio_to_strongest": ratio,
-        "race_steps": row.steps,
-        "contenders": {
-            contender.name: {
-                "us_per_step": contender.us_per_step,
-                "samples": list(contender.samples),
-                "spread": contender.spread,
-                "start_s": contender.start_s,
-                "peak_bytes": contender.peak_bytes,
-                "test_accuracy": contender.accuracy,
-                "error": contender.error,
-                "notes": details.get(contender.name, ""),
-            }
-            for contender in row.contenders
-        },
-    }
-
-
-def _command() -> str:
-    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])

@@ -130,9 +130,9 @@ def test_a_training_that_diverges_is_said_and_is_strict_json(
         ({"steps": 0}, "--steps 0 trains nothing; give a whole number from 1."),
         ({"steps": None, "epochs": -1}, "--epochs -1 trains nothing; give a whole number from 1."),
         ({"schedule": Schedule(repeats=0)}, "--repeats 0 trains nothing; give a whole number from 1."),
-        ({"lr": float("nan")}, "--lr nan is not a learning rate; give a number above 0, for example 0.003."),
-        ({"lr": 0.0}, "--lr 0 is not a learning rate; give a number above 0, for example 0.003."),
-        ({"lr": float("inf")}, "--lr inf is not a learning rate; give a number above 0, for example 0.003."),
+        ({"lr": float("nan")}, "--lr nan is not a learning rate; give a number above 0 and below 1000."),
+        ({"lr": 0.0}, "--lr 0 is not a learning rate; give a number above 0 and below 1000."),
+        ({"lr": float("inf")}, "--lr inf is not a learning rate; give a number above 0 and below 1000."),
         ({"seed": -1}, "--seed -1 is out of range; give a whole number from 0 to 4294967295."),
         ({"seed": 2**32}, "--seed 4294967296 is out of range; give a whole number from 0 to 4294967295."),
         (
