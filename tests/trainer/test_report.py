@@ -20,6 +20,7 @@ from trainer.race_table import strongest_of
 from trainer.report import run_report, text
 from tuner.errors import UserError
 from tuner.store import ContenderRow, Store
+from tuner.types import Status
 
 ROOT = Path(__file__).parents[2]
 
@@ -201,6 +202,29 @@ def test_on_eighty_columns_no_figure_is_lost(db: Path) -> None:
     assert "…" not in shown
     for figure in ("1000x1000", "2.00", "2.0%", "50%", "2.50×", "measured", "1 compile", "1 wrong", "≈12.5", "8.00×"):
         assert figure in shown
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+def test_a_kernels_name_is_never_broken_and_columns_stand_below_each_other(db: Path, width: int) -> None:
+    long = kernels.softmax_cross_entropy
+    with Store.open(db) as store:
+        problem = long.problem(32, 10)
+        seen = measured(8, 3.0, problem=problem, config=next(iter(long.space(problem, H200))))
+        store.record(seen, kernel=long, device=H200, environment=GPU_HOST)
+        for tile, status in ((8, Status.TIMEOUT), (32, Status.RUNTIME), (64, Status.LAUNCH)):
+            store.record(measured(tile, None, status=status), kernel=TOY, device=H200, environment=GPU_HOST)
+    out = io.StringIO()
+    console = Console(file=out, width=width)
+    run_report(str(db), device="h200", html=None, as_json=False, markdown=False, console=console)
+    lines = out.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    assert "softmax_cross_entropy" in [line.strip() for line in lines]
+    rows = [line for line in lines if "measured cuda" in " ".join(line.split())]
+    assert len(rows) == 2
+    assert len({line.index("measured") for line in rows}) == 1
+    assert "…" not in out.getvalue()
+    words = out.getvalue().replace(",", " ").split()
+    assert {"1000x1000", "8.00×", "2.50×", "timeout", "runtime", "launch", "wrong", "compile"} <= set(words)
 
 
 @pytest.mark.parametrize(("value", "expected"), [(None, "–"), (0, "0%"), (0.2, "<1%"), (0.6, "1%"), (49.6, "50%")])

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from rich.console import Console
+from rich.cells import cell_len
+from rich.console import Console, Group
 from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
@@ -13,6 +14,8 @@ from rich.text import Text
 
 from trainer.report import text
 from trainer.report.model import DeviceReport, ProblemRow, Report
+
+_PROBLEM_HEAD = ("problem", "us", "spread", "of\nfloor", "vs\nlibrary", "trials", "kind", "verified\nby", "failed")
 
 
 def show(report: Report, console: Console) -> None:
@@ -64,31 +67,50 @@ def show_rankings(report: Report, console: Console) -> None:
     console.print(text.RANKING if shown else text.plain(text.NO_RANKING), style="dim", markup=False, highlight=False)
 
 
-def _problems(device: DeviceReport, width: int) -> Table:
+def _problems(device: DeviceReport, width: int) -> Group:
+    """A table in which a kernel's name stands across all columns, which rich has no cell for: a table per kernel, all
+    with the same widths, below one that has the head alone."""
     wide = width >= 110
-    table = _table(gap=2 if wide else 1)
-    # On 80 columns the options wrap below the shape, and everything still fits.
-    table.add_column("problem", overflow="fold", min_width=15)
-    for name in ("us", "spread", "of\nfloor", "vs\nlibrary", "trials"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for name in ("kind", "verified\nby"):
-        table.add_column(name, no_wrap=True)
-    table.add_column("failed", overflow="fold")
-    for kernel, rows in groupby(device.problems, key=lambda row: row.kernel):
-        table.add_row(Text(kernel, style="bold"))
-        for row in rows:
-            table.add_row(
-                _name(row),
-                text.time_us(row),
-                text.fraction(row.spread),
-                text.percent(row.floor_percent),
-                text.ratio(row.library_ratio),
-                text.trials(row, " " if wide else "\n"),
-                Text(text.kind(row), style="" if row.kind == "measured" else "yellow"),
-                row.verified_by or text.NONE,
-                Text(text.failures(row, ", " if wide else "\n"), style="dim"),
-            )
-    return table
+    gap = 2 if wide else 1
+    lines = [(row.kernel, _problem_cells(row, wide)) for row in device.problems]
+    widths = [
+        max(cell_len(line) for cell in column for line in cell.plain.split("\n"))
+        for column in zip(tuple(map(Text, _PROBLEM_HEAD)), *(cells for _, cells in lines), strict=True)
+    ]
+    # On 80 columns the options wrap below the shape, and everything still fits. Then the words of two other columns do.
+    for name, least in (("problem", 15), ("failed", 12), ("kind", 10)):
+        index, over = _PROBLEM_HEAD.index(name), sum(widths) + gap * len(widths) - width
+        widths[index] = min(widths[index], max(least, widths[index] - over))
+
+    def table(head: bool) -> Table:
+        made = _table(gap, head)
+        for name, size in zip(_PROBLEM_HEAD, widths, strict=True):
+            folds = name in ("problem", "kind", "failed")
+            right = name not in ("problem", "kind", "verified\nby", "failed")
+            made.add_column(name, justify="right" if right else "left", width=size, no_wrap=not folds, overflow="fold")
+        return made
+
+    parts: list[Table | Text] = [table(True)]
+    for kernel, rows in groupby(lines, key=lambda line: line[0]):
+        body = table(False)
+        for _, cells in rows:
+            body.add_row(*cells)
+        parts += [Text(kernel, style="bold"), body]
+    return Group(*parts)
+
+
+def _problem_cells(row: ProblemRow, wide: bool) -> tuple[Text, ...]:
+    return (
+        _name(row),
+        Text(text.time_us(row)),
+        Text(text.fraction(row.spread)),
+        Text(text.percent(row.floor_percent)),
+        Text(text.ratio(row.library_ratio)),
+        Text(text.trials(row, " " if wide else "\n")),
+        Text(text.kind(row), style="" if row.kind == "measured" else "yellow"),
+        Text(row.verified_by or text.NONE),
+        Text(text.failures(row, ", " if wide else "\n"), style="dim"),
+    )
 
 
 def _show_configurations(rows: Sequence[ProblemRow], console: Console) -> None:
@@ -154,5 +176,5 @@ def _heading(title: str, console: Console) -> None:
     console.print(Text(f"\n{title}", style="bold"))
 
 
-def _table(gap: int = 2) -> Table:
-    return Table(pad_edge=False, box=None, header_style="dim", padding=(0, gap, 0, 0))
+def _table(gap: int = 2, head: bool = True) -> Table:
+    return Table(pad_edge=False, box=None, header_style="dim", padding=(0, gap, 0, 0), show_header=head)
