@@ -1,14 +1,15 @@
 """The kernels of an MLP's training step: each a NAME.cu and a NAME.py that declares it to the tuner."""
 
 from kernels.gather_rows import GatherRows
+from kernels.library_forms import LinearBackwardLibrary, LinearForwardLibrary
 from kernels.linear_backward import LinearBackward
 from kernels.linear_forward import LinearForward
 from kernels.mlp_resident import MlpResident
 from kernels.softmax_cross_entropy import SoftmaxCrossEntropy
 from tuner.kernel import Kernel
 
-linear_forward = LinearForward()
-linear_backward = LinearBackward()
+linear_forward = LinearForward(LinearForwardLibrary())
+linear_backward = LinearBackward(LinearBackwardLibrary())
 softmax_cross_entropy = SoftmaxCrossEntropy()
 gather_rows = GatherRows()
 mlp_resident = MlpResident()

@@ -58,7 +58,7 @@ class LinearForward(Kernel):
             Param("SKEW", (0, 8), 8, "padding of rows in shared memory: bank conflicts against space"),
             Param("MIN_BLOCKS", (1, 2), 1, "blocks per SM that the compiler must leave registers for"),
         )
-        return Space(params, self._constraints(problem, device))
+        return Space(params, self._constraints(problem, device), self.also())
 
     def _constraints(self, problem: Problem, device: Device) -> tuple[Constraint, ...]:
         inputs = problem["in_features"]

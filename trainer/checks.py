@@ -47,7 +47,7 @@ class Checker:
             UserError: a compiler is missing, or the GPU is gone.
         """
         kernel, problem, config = choice.kernel, choice.problem, choice.config
-        parts = [kernel.name, kernel.source_hash, problem.key, config.key, *self._place]
+        parts = [kernel.name, kernel.form(config).source_hash, problem.key, config.key, *self._place]
         passed = cache_dir("verified") / hashlib.sha256(canonical_json(parts).encode()).hexdigest()[:32]
         if passed.exists():
             return None

@@ -40,7 +40,8 @@ def compile_kernel(kernel: Kernel, problem: Problem, config: Config, arch: str) 
     Raises:
         UserError: NVRTC or its headers are not installed, or the cache cannot be written.
     """
-    return compile_source(kernel.source, kernel.name, kernel.defines(problem, config), arch)
+    form = kernel.form(config)
+    return compile_source(form.source, form.name, form.defines(problem, config), arch)
 
 
 def compile_source(source: Path, entry: str, defines: Mapping[str, Value], arch: str) -> Binary | Failure:

@@ -3,7 +3,8 @@
 Trials are timed minutes apart, and the best of many is partly the luckiest. So the fastest few are timed once more, in
 turns in one process, and recorded as new rows: a configuration's latest row counts. Those whose confidence intervals
 of the median (`measure.median_interval`, 95%) overlap the fastest one's are a tie. The simplest of a tie is served: the
-fewest bytes of shared memory, then the fewest registers, then the first configuration in the order of its text.
+fewest bytes of shared memory, then the fewest registers, then the first configuration in the order of its text; and a
+kernel of our own before the library's way, which is several launches and needs the library.
 
 A finalist's row has in `extra`: `finalist`; `ci_us`, its interval; `tied_with`, how many others are in its tie; and, in
 a tie, `tied_us`, the fastest one's time, and `tie_rank`, its place (0 is served).
@@ -86,7 +87,7 @@ def ranked(rows: Sequence[Measurement]) -> list[Measurement]:
     intervals = {row.config: median_interval(row.samples_us) for row in right}
     first = min(right, key=lambda row: (row.median_us, row.config.key), default=None)
     tied = [row for row in right if first and intervals[row.config][0] <= intervals[first.config][1]]
-    tied.sort(key=lambda row: (row.shared_bytes or 0, row.registers or 0, row.config.key))
+    tied.sort(key=lambda row: (row.by_library, row.shared_bytes or 0, row.registers or 0, row.config.key))
     places = {row.config: place for place, row in enumerate(tied)} if len(tied) > 1 else {}
     found = []
     for row in rows:
@@ -121,6 +122,6 @@ def _compiled(task: Task, rows: Sequence[Measurement]) -> dict[Config, Binary]:
 
 
 def _timed(task: Task, row: Measurement, timing: Timing) -> Measurement:
-    doubt = unbelievable(timing, task.kernel.work(task.problem, row.config), task.device)
+    doubt = unbelievable(timing, task.kernel.form(row.config).work(task.problem, row.config), task.device)
     kept = {name: value for name, value in row.extra.items() if name not in _OWN}
     return timed(replace(row, seed=task.settings.seed, extra=kept), timing, doubt)

@@ -73,7 +73,7 @@ class FinalsJob:
 
 @dataclass(frozen=True, slots=True)
 class LibraryJob:
-    """Asks to time what cuBLAS needs for the products of a problem; the answer is a `Timing` or a `Failure`."""
+    """Asks to time what cuBLAS needs for the products of a problem alone; the answer is a `Timing` or a `Failure`."""
 
     kernel: Kernel
     problem: Problem
@@ -159,7 +159,7 @@ def _judged(runner: CudaRunner, job: Job) -> Measurement:
     timing = time_kernel(runner, kernel, problem, config, binary, cache=job.cache, seed=job.seed)
     if isinstance(timing, Failure):
         return replace(seen, status=timing.status, message=timing.message)
-    return timed(seen, timing, unbelievable(timing, kernel.work(problem, config), runner.device))
+    return timed(seen, timing, unbelievable(timing, kernel.form(config).work(problem, config), runner.device))
 
 
 class EmulationWorkplace:
@@ -178,7 +178,7 @@ class EmulationWorkplace:
 
 def shared_bytes(kernel: Kernel, problem: Problem, config: Config, binary: Binary) -> int:
     """Shared memory of one block, static and dynamic."""
-    return binary.static_shared_bytes + kernel.launch(problem, config).shared_bytes
+    return binary.static_shared_bytes + kernel.form(config).launch(problem, config).shared_bytes
 
 
 def measurement(

@@ -64,6 +64,19 @@ class Gemm:
 
 
 @dataclass(frozen=True, slots=True)
+class Product:
+    """A product that a library makes before a kernel's own launch: C = op(A) op(B) of its arguments, by position.
+
+    C may be a wider array, of which the product's fp16 numbers take the beginning.
+    """
+
+    gemm: Gemm
+    a: int
+    b: int
+    c: int
+
+
+@dataclass(frozen=True, slots=True)
 class Loop:
     """What one pass of a block through its main loop costs besides arithmetic; for the model only. Zeros are unknown.
 
@@ -121,7 +134,12 @@ class Work:
 
 
 class Kernel(ABC):
-    """A kernel's declaration. Sizes are elements, memory is bytes."""
+    """A kernel's declaration. Sizes are elements, memory is bytes.
+
+    It may have a `library_form`: the same problem by a BLAS and one element-wise kernel, declared as a kernel of its
+    own with the same name, arguments and reference, and a single configuration (`only_config`). Whoever has a kernel
+    and a configuration works with `kernel.form(config)`.
+    """
 
     name: ClassVar[str]
     """Also the name of the `__global__` function."""
@@ -139,6 +157,14 @@ class Kernel(ABC):
     relative to the element, while the terms of a sum that cancel leave an error of the size of the others. Raise it
     for a kernel whose few large errors are right, because a rounding decides between two outcomes.
     """
+
+    tunables: ClassVar[Mapping[str, Value]] = {}
+    """Of a library form: values that callers read from its configuration as they do from the others."""
+
+    library_form: Kernel | None = None
+
+    def __init__(self, library_form: Kernel | None = None) -> None:
+        self.library_form = library_form
 
     @abstractmethod
     def space(self, problem: Problem, device: Device) -> Space:
@@ -191,6 +217,24 @@ class Kernel(ABC):
     def library(self, problem: Problem) -> tuple[Gemm, ...]:
         """The products that a BLAS would run instead; empty where there is none."""
         return ()
+
+    def products(self, problem: Problem) -> tuple[Product, ...]:
+        """The products that a BLAS makes before this kernel is launched; only a library form has any."""
+        return ()
+
+    @property
+    def only_config(self) -> Config:
+        """The configuration of a library form. It names the source: a row of another one is not taken for it."""
+        return Config.of(self.tunables, LIBRARY="cublas", SOURCE=self.source_hash[:8])
+
+    def form(self, config: Config) -> Kernel:
+        """The declaration that `config` is for: this one, or the library form."""
+        other = self.library_form
+        return other if other is not None and config.by_library else self
+
+    def also(self) -> tuple[Config, ...]:
+        """What belongs to the kernel's spaces beside the combinations of tunables: the library form."""
+        return () if self.library_form is None else (self.library_form.only_config,)
 
     def problem(self, *sizes: int, **options: str) -> Problem:
         """A problem of this kernel from its sizes in order; options default to their first choice."""

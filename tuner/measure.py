@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tuner.backends.cublas import Cublas, CublasError
+from tuner.backends.cublas import CublasError
 from tuner.backends.cuda import CudaRunner, Prepared
 from tuner.backends.overlap import LaunchError
 from tuner.kernel import Array, Gemm, Kernel, Work
@@ -132,7 +132,7 @@ def time_interleaved(
         stream = cupy.cuda.Stream(non_blocking=True)
         replays = []
         for (config, _), start in zip(contestants, prepared, strict=True):
-            arguments = kernel.arguments(problem, config, runner.rng(seed))
+            arguments = kernel.form(config).arguments(problem, config, runner.rng(seed))
             first = tuple(item.data if isinstance(item, Array) else item.value for item in arguments)
             sets = _rotation(first, cache, runner.device, contestants=len(contestants))
             replays.append(_calibrated(_turns(start, sets), len(sets), stream))
@@ -142,7 +142,7 @@ def time_interleaved(
         )
     except cupy.cuda.memory.OutOfMemoryError as error:
         return Failure(Status.RESOURCES, str(error))
-    except (cupy.cuda.driver.CUDADriverError, cupy.cuda.runtime.CUDARuntimeError, LaunchError) as error:
+    except (cupy.cuda.driver.CUDADriverError, cupy.cuda.runtime.CUDARuntimeError, LaunchError, CublasError) as error:
         # It ran alone and fails in company: whatever it did, the context is not to be trusted.
         runner.lost = True
         return Failure(Status.RUNTIME, f"failed while it was timed: {error}")
@@ -170,7 +170,7 @@ def time_library(runner: CudaRunner, gemms: Sequence[Gemm], *, cache: CacheState
     import cupy
 
     try:
-        cublas = Cublas()
+        cublas = runner.blas()
     except ImportError as error:
         return Failure(Status.LAUNCH, f"cuBLAS is not installed: {error}")
     except CublasError as error:
@@ -181,9 +181,9 @@ def time_library(runner: CudaRunner, gemms: Sequence[Gemm], *, cache: CacheState
         first = tuple(rng.random(size, dtype=cupy.float32).astype(cupy.float16) for size in sizes)
         sets = _rotation(first, cache, runner.device)
         stream = cupy.cuda.Stream(non_blocking=True)
-        cublas.use_stream(stream)
 
         def launch(turn: int) -> None:
+            cublas.use_current_stream()
             arrays = sets[turn % len(sets)]
             for position, gemm in enumerate(gemms):
                 cublas.multiply(gemm, *arrays[3 * position : 3 * position + 3])
@@ -194,8 +194,6 @@ def time_library(runner: CudaRunner, gemms: Sequence[Gemm], *, cache: CacheState
     except (CublasError, cupy.cuda.driver.CUDADriverError, cupy.cuda.runtime.CUDARuntimeError) as error:
         runner.lost = True  # it may have failed in the middle of a capture
         return Failure(Status.RUNTIME, f"cuBLAS failed: {error}")
-    finally:
-        cublas.close()
 
 
 def _rotation(

@@ -34,7 +34,7 @@ def predict_problem(task: Task) -> ProblemResult:
     searched = max((int(row.extra.get("candidates", 0)) for row in passed), default=0)
     complete = searched >= task.settings.trials or any(row.extra.get("all") for row in passed)
     if complete and len(passed) >= task.settings.verify:
-        return replace(task.result(fastest(passed), None, stored, 0, "trials"), trials=searched)
+        return replace(task.result(fastest(passed), (None, None), stored, 0, "trials"), trials=searched)
     # Only failures are answered by the store: what passed takes part in the ranking again.
     failed = {config: row for config, row in stored.items() if not row.ok}
     search = task.search(rows, known=[row for row in failed.values() if row.seed != task.settings.seed])
@@ -56,7 +56,7 @@ def predict_problem(task: Task) -> ProblemResult:
     verified = _verify_ranked(task, ranked, stored, rank)
     best = fastest(verified)
     seen.update((row.config, row) for row in verified)
-    return task.result(best, None, seen, len(seen) - len(failed), candidates.ended)
+    return task.result(best, (None, None), seen, len(seen) - len(failed), candidates.ended)
 
 
 def _predicted(task: Task, config: Config, compiled: Binary | Failure, cache: CacheState) -> Measurement:

@@ -293,7 +293,7 @@ def neighbours(problem_dims: tuple[tuple[str, int], ...], others: Iterable[Measu
     """
     best: dict[str, Measurement] = {}
     for other in others:
-        if not other.ok or other.median_us is None:
+        if not other.ok or other.median_us is None or other.by_library:
             continue
         held = best.get(other.problem.key)
         if held is None or held.median_us is None or other.median_us < held.median_us:

@@ -43,9 +43,13 @@ class Space:
 
     params: tuple[Param, ...]
     constraints: tuple[Constraint, ...] = ()
+    also: tuple[Config, ...] = ()
+    """Members that are no combination of the parameters (a library's way). Walking the space leaves them out."""
 
     def broken(self, config: Config) -> str | None:
         """Why `config` is not in the space; None where it is."""
+        if config in self.also:
+            return None
         names = {param.name for param in self.params}
         if set(config) != names:
             return f"has the parameters {sorted(config)}, the space has {sorted(names)}"

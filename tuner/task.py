@@ -55,7 +55,9 @@ class ProblemResult:
     kind: Kind
     best: Measurement | None
     library_us: float | None
-    """What cuBLAS needs for the products alone; None where there are none, or without a GPU."""
+    """What cuBLAS and one element-wise kernel need for it; None where there is no such way, or without a GPU."""
+    products_us: float | None
+    """What cuBLAS needs for the products alone; None as above."""
     trials: int
     """Configurations that are known now."""
     new: int
@@ -86,6 +88,7 @@ class ProblemResult:
             "config": dict(self.best.config) if self.best else None,
             "message": self.best.message if self.best else "",
             "library_us": self.library_us,
+            "products_us": self.products_us,
             "ratio": self.ratio,
             "trials": self.trials,
             "new": self.new,
@@ -136,9 +139,10 @@ class Task:
     def stored(self, rows: Sequence[Measurement]) -> dict[Config, Measurement]:
         """The trials of this problem that are in its space; a configuration's latest one counts.
 
-        The finalists' second rows are left out: a search that goes on must hear again what it was told.
+        The library's way is none. The finalists' second rows are left out: a search that goes on must hear again what
+        it was told.
         """
-        return self.latest(row for row in rows if not row.finalist)
+        return self.latest(row for row in rows if not row.finalist and not row.by_library)
 
     def latest(self, rows: Iterable[Measurement]) -> dict[Config, Measurement]:
         """Each configuration's latest row of this problem, of those that are in its space."""
@@ -170,15 +174,17 @@ class Task:
     def result(
         self,
         best: Measurement | None,
-        library_us: float | None,
+        library_us: tuple[float | None, float | None],
         seen: Mapping[Config, Measurement],
         new: int,
         ended: str,
     ) -> ProblemResult:
-        """`seen` is all that is known now, `new` how many of it were tried in this run."""
+        """`seen` is all that is known now, `new` how many of it were tried in this run; `library_us`: see
+        `ProblemResult.library_us` and `products_us`.
+        """
         failures = Counter(row.status.value for row in seen.values() if not row.ok)
         seconds = time.monotonic() - self.started
-        return ProblemResult(self.problem, self.kind, best, library_us, len(seen), new, dict(failures), ended, seconds)
+        return ProblemResult(self.problem, self.kind, best, *library_us, len(seen), new, dict(failures), ended, seconds)
 
 
 def fastest(rows: Iterable[Measurement]) -> Measurement | None:

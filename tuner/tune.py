@@ -52,7 +52,7 @@ def tune(
             space = kernel.space(problem, device)
             progress.begin(number, len(problems), problem, settings.trials)
             if next(iter(space), None) is None:
-                result = ProblemResult(problem, kind, None, None, 0, 0, {}, "exhausted", 0.0)
+                result = ProblemResult(problem, kind, None, None, None, 0, 0, {}, "exhausted", 0.0)
             else:
                 task = Task(
                     kernel=kernel,
@@ -84,6 +84,7 @@ def measure_problem(task: Task) -> ProblemResult:
     for row in known:
         patience.better(row)
     gpu = Measuring(task, stored)
+    library = gpu.library(rows)
     candidates = Candidates(
         search, stored, task.kernel, task.problem, task.device.arch, task.settings.trials, task.compiler
     )
@@ -100,5 +101,8 @@ def measure_problem(task: Task) -> ProblemResult:
         if task.settings.early_stop and patience.over:
             candidates.settle()
         task.progress.trial(row, search.best, len(seen))
-    settled = hold_finals(task, seen, {**seen, **task.latest(rows)})
-    return task.result(fastest(settled), gpu.library_us, seen, len(seen) - len(stored), candidates.ended)
+    rivals = seen if library is None else {**seen, library.config: library}
+    settled = hold_finals(task, rivals, {**rivals, **task.latest(rows)})
+    return task.result(
+        fastest(settled), (gpu.library_us, gpu.products_us), seen, len(seen) - len(stored), candidates.ended
+    )

@@ -133,6 +133,11 @@ class Config(Mapping[str, Value]):
         return value
 
     @property
+    def by_library(self) -> bool:
+        """Whether it stands for a library's way, and is no combination of tunables."""
+        return "LIBRARY" in self
+
+    @property
     def key(self) -> str:
         """Canonical text, what the store is keyed by."""
         return canonical_json(dict(self.values_))
@@ -275,6 +280,11 @@ class Measurement:
     @property
     def ok(self) -> bool:
         return self.status is Status.OK
+
+    @property
+    def by_library(self) -> bool:
+        """Whether it is the library's way of doing the problem (`Kernel.library_form`)."""
+        return self.config.by_library
 
     @property
     def finalist(self) -> bool:

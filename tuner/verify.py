@@ -56,6 +56,7 @@ def verify(
     again. The second launch, with other contents in outputs and workspace and (by emulation) its threads in another
     order, must give the same bits.
     """
+    kernel = kernel.form(config)
     arguments = kernel.arguments(problem, config, runner.rng(input_seed(seed, problem, config)))
     inputs = {argument.name: _value(argument) for argument in arguments}
     after = runner.execute(kernel, problem, config, binary, arguments)

@@ -15,7 +15,7 @@ from trainer.data import SAMPLE, load, permutations, scaled
 from trainer.engines.emulated import EmulatedEngine
 from trainer.engines.program import Slice, make_buffers, make_calls, read_weights
 from trainer.mlp import Network, fresh_weights
-from trainer.plan import Plan, with_steps
+from trainer.plan import Choice, Plan, with_steps
 from tuner.store import Store
 
 NETWORK = Network(24, layers=2, batch=20)
@@ -54,6 +54,16 @@ def with_master(plan: Plan, form: str) -> Plan:
     return replace(plan, backward=tuple(backward))
 
 
+def by_library(plan: Plan) -> Plan:
+    """`plan` with every layer done the library's way."""
+
+    def changed(choice: Choice) -> Choice:
+        [config] = choice.kernel.also()
+        return replace(choice, config=config)
+
+    return replace(plan, forward=tuple(map(changed, plan.forward)), backward=tuple(map(changed, plan.backward)))
+
+
 def by_hand(task: Task) -> tuple[list[float], Weights]:
     """Losses and weights of plain SGD on the mean cross-entropy, all in float64."""
     weights = [(W.astype(np.float64), b.astype(np.float64)) for W, b in task.weights]
@@ -89,9 +99,9 @@ def run(plan: Plan, task: Task, *, threads: int = 2) -> tuple[NDArray[np.float32
     return found
 
 
-@pytest.mark.parametrize("form", ["fp32", "hilo"])
+@pytest.mark.parametrize("form", ["fp32", "hilo", "library"])
 def test_losses_and_weights_are_those_of_float64(plan: Plan, task: Task, form: str) -> None:
-    losses, weights = run(with_master(plan, form), task)
+    losses, weights = run(by_library(plan) if form == "library" else with_master(plan, form), task)
     expected, final = by_hand(task)
     # Logits of order 1 in fp16 are good to 2**-11; the loss averages that over the batch.
     assert losses == pytest.approx(expected, abs=1e-3)

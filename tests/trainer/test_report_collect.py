@@ -99,6 +99,7 @@ def test_the_library_is_compared_in_the_same_cache_state_only(store: Store) -> N
     fill(store)
     (row,) = of(report_of(store), H200).problems
     assert (row.library, row.library_us, row.library_ratio) == ("cuBLAS", 5.0, 2.5)
+    assert (row.products_us, row.products_ratio) == (5.0, 2.5)
 
 
 def test_a_prediction_is_labelled_as_one_and_has_neither_spread_nor_library(store: Store) -> None:

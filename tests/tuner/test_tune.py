@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.tuner.toy import ENVIRONMENT, TOY, InstantCompiler, Replayed, true_us
+from tests.tuner import toy
+from tests.tuner.toy import ENVIRONMENT, TOY, WITH_LIBRARY, InstantCompiler, Replayed, Toy, true_us
 from tuner.candidates import SPARE
 from tuner.devices import find
 from tuner.errors import UserError
@@ -42,12 +43,13 @@ def search(
     *,
     problems: tuple[Problem, ...] = (PROBLEM,),
     kind: Kind = Kind.MEASURED,
+    kernel: Toy = TOY,
     **settings: Any,
 ) -> list[ProblemResult]:
     return list(
         tune(
             problems,
-            kernels={"toy": TOY},
+            kernels={"toy": kernel},
             store=store,
             device=DEVICE,
             environment=ENVIRONMENT,
@@ -470,3 +472,57 @@ def test_reduced_keeps_small_problems_and_options() -> None:
     small = reduced(TOY, TOY.problem(400_000_000), VALID[0], DEVICE)
     assert small is not None
     assert small.options == PROBLEM.options
+
+
+def test_the_librarys_way_is_measured_once_and_recorded_but_is_no_trial(store: Store) -> None:
+    worker = Replayed()
+    [result] = search(store, worker, kernel=WITH_LIBRARY)
+    [config] = WITH_LIBRARY.also()
+    assert worker.measured.count(config) == 1
+    assert (result.trials, result.new) == (30, 30)
+    assert (result.library_us, result.products_us) == (toy.LIBRARY_US, 6.0)
+    assert result.best is not None
+    assert result.ratio == pytest.approx(toy.LIBRARY_US / (result.best.median_us or 0))
+    again = Replayed()
+    [second] = search(store, again, kernel=WITH_LIBRARY)
+    assert (again.measured, again.finals) == ([], [])
+    assert (second.best, second.library_us, second.new) == (result.best, result.library_us, 0)
+
+
+def test_where_the_library_is_faster_it_is_the_answer(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toy, "LIBRARY_US", 0.5)
+    worker = Replayed()
+    [result] = search(store, worker, kernel=WITH_LIBRARY)
+    [config] = WITH_LIBRARY.also()
+    assert config in worker.finals[0]
+    assert result.best is not None
+    assert (result.best.config, result.ratio) == (config, 1.0)
+    match = store.lookup(WITH_LIBRARY, PROBLEM, DEVICE)
+    assert (match.config, match.expected_us) == (config, 0.5)
+
+
+def test_of_a_tie_our_own_kernel_is_served(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toy, "LIBRARY_US", 2.0)  # as the best configuration
+    [result] = search(store, Replayed(), kernel=WITH_LIBRARY, sampler="grid", trials=100)
+    assert result.best is not None
+    assert not result.best.by_library
+    assert result.best.extra["tied_with"] >= 1
+
+
+def test_a_wrong_library_is_noted_and_never_served(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toy, "LIBRARY_US", 0.5)
+    [result] = search(store, Replayed(wrong=lambda config: config.by_library), kernel=WITH_LIBRARY)
+    assert result.best is not None
+    assert not result.best.by_library
+    assert (result.library_us, result.ratio) == (None, None)
+
+
+def test_a_search_of_another_problem_does_not_start_from_the_librarys_way(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(toy, "LIBRARY_US", 0.5)
+    search(store, Replayed(), kernel=WITH_LIBRARY)
+    worker = Replayed()
+    search(store, worker, kernel=WITH_LIBRARY, problems=(TOY.problem(64),))
+    [config] = WITH_LIBRARY.also()
+    assert worker.measured.count(config) == 1

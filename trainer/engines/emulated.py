@@ -12,6 +12,7 @@ from trainer.contenders.base import Task, Weights
 from trainer.engines.program import Call, Slice, make_buffers, make_calls, read_weights
 from trainer.plan import Plan
 from tuner import emulation
+from tuner.backends.emulate import multiply
 
 
 class EmulatedEngine:
@@ -79,7 +80,20 @@ class EmulatedEngine:
 
     def _bind(self, call: Call) -> Any:
         choice = call.choice
-        kernel, problem, config = choice.kernel, choice.problem, choice.config
+        kernel, problem, config = choice.kernel.form(choice.config), choice.problem, choice.config
         module = emulation.build(kernel.source, kernel.name, kernel.defines(problem, config))
         values = [self._buffers[item.buffer] if isinstance(item, Slice) else item for item in call.arguments]
-        return module.bind(kernel.launch(problem, config), values, threads=self._threads)
+        launch = module.bind(kernel.launch(problem, config), values, threads=self._threads)
+        products = kernel.products(problem)
+        if not products:
+            return launch
+        arrays = [
+            self._buffers[item.buffer].array.reshape(-1)[item.offset :] if isinstance(item, Slice) else item
+            for item in call.arguments
+        ]
+
+        def multiply_and_launch() -> None:
+            multiply(products, arrays)
+            launch()
+
+        return multiply_and_launch

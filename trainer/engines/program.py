@@ -102,6 +102,7 @@ def _workspaces(plan: Plan) -> dict[str, NDArray[Any]]:
 
 
 def _workspace(kernel: Kernel, choice: Choice) -> tuple[int, int]:
+    kernel = kernel.form(choice.config)
     if not isinstance(kernel, LinearForward | LinearBackward):
         raise TypeError(f"{kernel.name} is not a layer's kernel")
     return kernel.workspace(choice.problem, choice.config)

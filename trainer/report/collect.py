@@ -13,7 +13,7 @@ from trainer.report.model import OURS, STORY, Contender, DeviceReport, ProblemRo
 from trainer.report.ranking import rankings
 from tuner.kernel import Kernel
 from tuner.store import BaselineRow, ContenderRow, Observation, RaceRow, Store
-from tuner.types import CacheState, Config, Device, Environment, Kind, Problem, Status
+from tuner.types import CacheState, Config, Device, Environment, Kind, Measurement, Problem, Status
 
 _DESCRIPTIONS: dict[str, str] = {name: contender.description for name, contender in PYTORCH.items()} | {
     Reference.name: Reference.description
@@ -96,9 +96,12 @@ def _problem(
     us = seen.median_us if seen else None
     floor_us = _floor_us(kernel, problem, config, device, seen.cache if seen else None)
     measured = seen is not None and seen.kind is Kind.MEASURED
-    library = _library(baselines, problem, seen.cache) if seen is not None and measured else None
+    comparable = seen is not None and measured
+    products = _products(baselines, problem, seen.cache) if seen is not None and comparable else None
+    way = _way(kernel, current, seen.cache) if kernel is not None and seen is not None and comparable else None
+    library_us = way.median_us if way else products.median_us if products else None
     # A finalist's second timing is no other trial.
-    trials = [row for row in current if not row.measurement.finalist]
+    trials = [row for row in current if not row.measurement.finalist and not row.measurement.by_library]
     ranked = [int(row.measurement.extra["candidates"]) for row in trials if "candidates" in row.measurement.extra]
     failures = Counter(row.measurement.status.value for row in trials if not row.measurement.ok)
     return ProblemRow(
@@ -113,9 +116,11 @@ def _problem(
         cache=seen.cache.value if seen and seen.cache else None,
         floor_us=floor_us,
         floor_percent=100 * floor_us / us if floor_us and us else None,
-        library=library.library if library else None,
-        library_us=library.median_us if library else None,
-        library_ratio=library.median_us / us if library and us else None,
+        library=WAY if way else products.library if products else None,
+        library_us=library_us,
+        library_ratio=library_us / us if library_us and us else None,
+        products_us=products.median_us if products else None,
+        products_ratio=products.median_us / us if products and us else None,
         trials=len(trials),
         candidates=None if measured else max(ranked, default=None),
         failures=dict(sorted(failures.items())),
@@ -146,11 +151,24 @@ def _floor_us(
     if kernel is None or config is None or cache is None:
         return None
     bandwidth = device.l2_bandwidth if cache is CacheState.HOT else device.memory_bandwidth
-    return 1e6 * kernel.work(problem, config).floor_bytes / bandwidth if bandwidth else None
+    return 1e6 * kernel.form(config).work(problem, config).floor_bytes / bandwidth if bandwidth else None
 
 
-def _library(baselines: Sequence[BaselineRow], problem: Problem, cache: CacheState | None) -> BaselineRow | None:
-    """The newest library time of this problem in the same cache state: hot against cold would be no comparison."""
+WAY = "cuBLAS + element-wise"
+
+
+def _way(kernel: Kernel, rows: Sequence[Observation], cache: CacheState | None) -> Measurement | None:
+    """The newest measurement of the library's way (`Kernel.library_form`) in the same cache state."""
+    same = [
+        row.measurement
+        for row in rows
+        if row.measurement.config in kernel.also() and row.measurement.cache == cache and row.measurement.ok
+    ]
+    return same[-1] if same else None
+
+
+def _products(baselines: Sequence[BaselineRow], problem: Problem, cache: CacheState | None) -> BaselineRow | None:
+    """The newest time of the products alone in the same cache state: hot against cold would be no comparison."""
     same = [row for row in baselines if row.problem == problem and row.cache == cache]
     return max(same, key=lambda row: row.created_at, default=None)
 

@@ -46,9 +46,14 @@ class ProblemRow:
     floor_percent: float | None
     """`floor_us / us` in percent."""
     library: str | None
+    """What `library_us` is the time of: the library's products and one element-wise kernel for all the rest, or the
+    products alone where that was not measured."""
     library_us: float | None
     library_ratio: float | None
     """The library's time over ours: above 1 ours is faster. Only between measurements in the same cache state."""
+    products_us: float | None
+    """The library's products alone, of which it has less to do than we."""
+    products_ratio: float | None
     trials: int
     """Rows of the current kernel source: for a prediction those whose results were verified, and the failures."""
     candidates: int | None

@@ -76,7 +76,7 @@ def rankings(observations: Iterable[Observation], kernels: Mapping[str, Kernel])
 
 def _predicted(kernel: Kernel, observation: Observation) -> float | None:
     row: Measurement = observation.measurement
-    if not row.ok or row.cache is None or row.registers is None or row.shared_bytes is None:
+    if not row.ok or row.by_library or row.cache is None or row.registers is None or row.shared_bytes is None:
         return None
     launch = kernel.launch(row.problem, row.config)
     static = max(0, row.shared_bytes - launch.shared_bytes)

@@ -41,14 +41,17 @@ class Cublas:
         self._workspace = cupy.empty(WORKSPACE_BYTES, dtype=cupy.uint8)
         self._one, self._zero = ctypes.c_float(1.0), ctypes.c_float(0.0)
 
-    def use_stream(self, stream: Any) -> None:
-        """Enqueue on this `cupy.cuda.Stream` from now on. (It resets the workspace, so that is set again.)"""
+    def use_current_stream(self) -> None:
+        """Enqueue on CuPy's current stream from now on. (It resets the workspace, so that is set again.)"""
+        import cupy
+
+        stream = cupy.cuda.get_current_stream()
         self._check(self._library.cublasSetStream_v2(self._handle, ctypes.c_void_p(stream.ptr)))
         place = ctypes.c_void_p(self._workspace.data.ptr)
         self._check(self._library.cublasSetWorkspace_v2(self._handle, place, ctypes.c_size_t(WORKSPACE_BYTES)))
 
     def multiply(self, gemm: Gemm, a: Any, b: Any, c: Any) -> None:
-        """C = op(A) op(B) for row-major fp16 CuPy arrays, sums in fp32.
+        """C = op(A) op(B) for row-major fp16 CuPy arrays, sums in fp32. C's memory may be longer, and of another type.
 
         cuBLAS is column major: row-major C = A B is its C^T = B^T A^T, so the operands change places.
         """
@@ -75,11 +78,6 @@ class Cublas:
                 _HEURISTIC,
             )
         )
-
-    def close(self) -> None:
-        """Give the handle and the workspace back."""
-        self._library.cublasDestroy_v2(self._handle)
-        self._workspace = None
 
     @staticmethod
     def _check(status: int) -> None:

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tuner.backends.cublas import Cublas, CublasError
 from tuner.backends.overlap import LaunchError, launch_overlapping
-from tuner.kernel import Argument, Array, Kernel, Role
+from tuner.kernel import Argument, Array, Kernel, Product, Role
 from tuner.types import Binary, Config, Device, Failure, Launch, Problem, Status
 
 _OPT_IN_BYTES = 48 << 10
@@ -35,13 +36,21 @@ class Prepared:
     function: Any
     """A `cupy.RawKernel`."""
     launch: Launch
+    products: tuple[Product, ...] = ()
+    """What `blas` makes of the arguments before."""
+    blas: Cublas | None = None
 
     def __call__(self, values: tuple[Any, ...]) -> None:
         """Enqueue one launch on CuPy's current stream; `values` are arrays and NumPy scalars in the kernel's order.
 
         Raises:
             LaunchError: the driver refuses a launch that overlaps (CuPy raises its own errors for the others).
+            CublasError: cuBLAS refuses a product.
         """
+        if self.blas is not None and self.products:
+            self.blas.use_current_stream()
+            for product in self.products:
+                self.blas.multiply(product.gemm, values[product.a], values[product.b], values[product.c])
         if self.launch.overlap:
             launch_overlapping(self.function.kernel.ptr, self.launch, values)
         else:
@@ -58,6 +67,7 @@ class CudaRunner:
 
         cupy.cuda.Device(index).use()
         self.device = device
+        self._blas: Cublas | None = None
         self.lost = False
         """True after an error that the CUDA context does not survive: this process can run nothing more."""
 
@@ -66,6 +76,17 @@ class CudaRunner:
 
         # CuPy's default generator takes tens of milliseconds to set up its states; Philox has next to none.
         return cupy.random.Generator(cupy.random.Philox4x3210(seed))
+
+    def blas(self) -> Cublas:
+        """This runner's cuBLAS, made when it is first asked for (which takes a while).
+
+        Raises:
+            ImportError: it is not installed.
+            CublasError: it cannot be initialised.
+        """
+        if self._blas is None:
+            self._blas = Cublas()
+        return self._blas
 
     def warm_up(self, arguments: Sequence[Argument]) -> None:
         """Do once what `execute` does around a launch, so that CuPy's own kernels are compiled."""
@@ -111,7 +132,8 @@ class CudaRunner:
         """Load `binary` and check that its launch fits the device."""
         import cupy
 
-        launch = kernel.launch(problem, config)
+        kernel = kernel.form(config)
+        launch, products = kernel.launch(problem, config), kernel.products(problem)
         excess = oversize(launch, binary, self.device)
         if excess is not None:
             return Failure(Status.RESOURCES, excess)
@@ -131,7 +153,12 @@ class CudaRunner:
         if launch.cooperative and launch.blocks > per_sm * self.device.sm_count:
             room = f"{per_sm} on each of {self.device.sm_count} SMs"
             return Failure(Status.RESOURCES, f"a cooperative grid of {launch.blocks} blocks, but room for only {room}")
-        return Prepared(function, launch)
+        try:
+            return Prepared(function, launch, products, self.blas() if products else None)
+        except ImportError as error:
+            return Failure(Status.LAUNCH, f"cuBLAS is not installed: {error}")
+        except CublasError as error:
+            return Failure(Status.LAUNCH, str(error))
 
     def _attempt(self, start: Any) -> Failure | None:
         """Start something and wait for it. An error while waiting has broken the context."""
@@ -139,7 +166,12 @@ class CudaRunner:
 
         try:
             start()
-        except (cupy.cuda.driver.CUDADriverError, cupy.cuda.runtime.CUDARuntimeError, LaunchError) as error:
+        except (
+            cupy.cuda.driver.CUDADriverError,
+            cupy.cuda.runtime.CUDARuntimeError,
+            LaunchError,
+            CublasError,
+        ) as error:
             return _launch_failure(error)
         try:
             cupy.cuda.get_current_stream().synchronize()

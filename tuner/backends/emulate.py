@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tuner import emulation
-from tuner.kernel import Argument, Array, Kernel, Role
+from tuner.kernel import Argument, Array, Kernel, Product, Role
 from tuner.types import Binary, Config, Failure, Problem, Status
 
 FAULT_STATUS = {"timeout": Status.TIMEOUT, "launch": Status.LAUNCH, "argument": Status.LAUNCH}
@@ -56,6 +56,7 @@ class EmulationRunner:
         Raises:
             UserError: there is no g++.
         """
+        kernel = kernel.form(config)
         try:
             module = emulation.build(kernel.source, kernel.name, kernel.defines(problem, config), checked=self.checked)
         except emulation.EmulationBuildError as error:
@@ -63,11 +64,34 @@ class EmulationRunner:
         buffers = {argument.name: as_buffer(argument) for argument in arguments if isinstance(argument, Array)}
         values = [buffers[argument.name] if isinstance(argument, Array) else argument.value for argument in arguments]
         launch, seed = kernel.launch(problem, config), self.seed + order
+        multiply(
+            kernel.products(problem),
+            [value.array if isinstance(value, emulation.Buffer) else value for value in values],
+        )
         try:
             module.launch(launch, values, threads=self.threads, seed=seed, time_limit=self.time_limit)
         except emulation.EmulationFault as fault:
             return Failure(FAULT_STATUS.get(fault.kinds[0], Status.RUNTIME), fault.reports[0])
         return {name: buffer.array.copy() for name, buffer in buffers.items() if buffer is not None}
+
+
+def multiply(products: Sequence[Product], values: Sequence[Any]) -> None:
+    """A library's products of arrays in the CPU's memory, as cuBLAS makes them: fp16, sums in fp32.
+
+    `values` are the kernel's arguments; what is no array is not looked at.
+    """
+    for product in products:
+        gemm = product.gemm
+        a = _operand(values[product.a], gemm.m, gemm.k, gemm.transpose_a)
+        b = _operand(values[product.b], gemm.k, gemm.n, gemm.transpose_b)
+        place = values[product.c].reshape(-1).view(np.float16)
+        place[: gemm.m * gemm.n] = (a @ b).astype(np.float16).reshape(-1)
+
+
+def _operand(array: Any, rows: int, cols: int, transposed: bool) -> Any:
+    """The rows x cols operand in fp32; it lies transposed in memory where `transposed` says so."""
+    flat = array.reshape(-1)[: rows * cols].astype(np.float32)
+    return flat.reshape(cols, rows).T if transposed else flat.reshape(rows, cols)
 
 
 def as_buffer(argument: Array) -> emulation.Buffer | None:
