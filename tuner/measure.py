@@ -286,10 +286,13 @@ def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple
 
 
 def launches_for(one_us: float, sets: int = 1) -> int:
-    """Launches of one sample for a kernel of about `one_us` microseconds; whole turns of the argument sets."""
+    """Launches of one sample for a kernel of about `one_us` microseconds: whole turns of the argument sets, but for a
+    kernel so slow that one turn would take too long.
+    """
     if not one_us > 0:
         return LAUNCHES * sets
     wanted = max(LAUNCHES, math.ceil(SAMPLE_US / one_us))
     affordable = max(1, int(SLOW_SAMPLE_US / one_us))
-    launches = min(wanted, affordable)
-    return max(1, math.ceil(launches / sets)) * sets
+    if affordable < sets:
+        return affordable
+    return math.ceil(min(wanted, affordable) / sets) * sets

@@ -194,7 +194,7 @@ def test_cublas_computes_the_product_that_is_meant(worker: Worker, device: Devic
 
     rng = cupy.random.default_rng(0)
     cublas = Cublas()
-    cublas.use_stream(cupy.cuda.get_current_stream())
+    cublas.use_current_stream()
     for gemm in (Gemm(32, 48, 64), Gemm(32, 48, 64, transpose_b=True), Gemm(32, 48, 64, transpose_a=True)):
         a = rng.standard_normal((gemm.k, gemm.m) if gemm.transpose_a else (gemm.m, gemm.k), dtype=cupy.float32)
         b = rng.standard_normal((gemm.n, gemm.k) if gemm.transpose_b else (gemm.k, gemm.n), dtype=cupy.float32)
@@ -203,7 +203,6 @@ def test_cublas_computes_the_product_that_is_meant(worker: Worker, device: Devic
         wide_a, wide_b = a.astype(cupy.float32), b.astype(cupy.float32)
         expected = (wide_a.T if gemm.transpose_a else wide_a) @ (wide_b.T if gemm.transpose_b else wide_b)
         assert float(cupy.abs(c - expected).max()) < 0.05
-    cublas.close()
 
 
 def test_a_binary_for_another_architecture_is_refused(worker: Worker, device: Device) -> None:
