@@ -5,8 +5,10 @@ Requests and answers travel between processes by pickle; the workplaces exist in
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from tuner.backends import Runner
 from tuner.backends.cuda import CudaRunner
@@ -98,6 +100,8 @@ class CudaWorkplace:
     def __init__(self, spec: str | None) -> None:
         self.device = resolve(spec)
         self._runner = CudaRunner(self.device, device_index(spec) or 0) if self.device is not None else None
+        self.spent: dict[str, float] = {}
+        """Of the last `Job`: the seconds of `verify` and `time`."""
 
     @property
     def lost(self) -> bool:
@@ -115,6 +119,7 @@ class CudaWorkplace:
             )
         import cupy
 
+        self.spent.clear()
         try:
             if isinstance(request, WarmUp):
                 _warm_up(self._runner, request)
@@ -133,7 +138,7 @@ class CudaWorkplace:
                 )
             if isinstance(request, CheckJob):
                 return _checked(self._runner, request)
-            return _judged(self._runner, request)
+            return _judged(self._runner, request, self.spent)
         except cupy.cuda.memory.OutOfMemoryError as error:
             return Failure(Status.RESOURCES, f"the GPU's memory does not hold the problem: {error}")
 
@@ -148,15 +153,19 @@ def _checked(runner: Runner, job: CheckJob) -> Verdict:
     return verify(runner, job.kernel, job.problem, job.config, job.binary, seed=job.seed)
 
 
-def _judged(runner: CudaRunner, job: Job) -> Measurement:
-    """Verify, and time what is right."""
+def _judged(runner: CudaRunner, job: Job, spent: dict[str, float]) -> Measurement:
+    """Verify, and time what is right; `spent` is given the seconds of both."""
     kernel, problem, config, binary = job.kernel, job.problem, job.config, job.binary
+    started = time.perf_counter()
     verdict = verify(runner, kernel, problem, config, binary, seed=job.seed)
+    verified = time.perf_counter()
+    spent["verify"] = verified - started
     seen = measurement(problem, config, Kind.MEASURED, verdict, binary, seed=job.seed)
     seen = replace(seen, cache=job.cache, shared_bytes=shared_bytes(kernel, problem, config, binary))
     if not verdict.ok:
         return seen
     timing = time_kernel(runner, kernel, problem, config, binary, cache=job.cache, seed=job.seed)
+    spent["time"] = time.perf_counter() - verified
     if isinstance(timing, Failure):
         return replace(seen, status=timing.status, message=timing.message)
     return timed(seen, timing, unbelievable(timing, kernel.form(config).work(problem, config), runner.device))
@@ -166,6 +175,7 @@ class EmulationWorkplace:
     """In the child that emulates; `time_limit` is how many seconds a launch may take there."""
 
     lost = False
+    spent: ClassVar[Mapping[str, float]] = {}
 
     def __init__(self, time_limit: float = 60.0) -> None:
         from tuner.backends.emulate import EmulationRunner

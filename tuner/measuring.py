@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from tuner.candidates import outcome
 from tuner.judge import Job, LibraryJob, WarmUp
 from tuner.measure import Timing
 from tuner.task import Task
 from tuner.types import Binary, Config, Failure, Launch, Measurement
+from tuner.worker import AHEAD, Answer, Waitable
 
 LIBRARY = "cuBLAS"
 
 WARM_UP_LIMIT_S = 180.0
 """For CuPy to compile some tens of its own kernels on a slow machine, once; it keeps them on disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Posted:
+    """A candidate that the GPU was given."""
+
+    config: Config
+    binary: Binary
+    mark: str
 
 
 class Measuring:
@@ -28,6 +39,9 @@ class Measuring:
         self.products_us = _stored_products(task)
         """What the library needs for the problem's products alone; None where that is not known."""
         self._library: Measurement | None = None
+        self._posted: deque[_Posted] = deque()
+        self._behind: dict[str, list[_Posted]] = {}
+        """By `fingerprint`: those whose binary the GPU is at work on for another configuration."""
         task.progress.library(self.library_us)
 
     @property
@@ -39,29 +53,44 @@ class Measuring:
             return self.products_us
         return self._library.median_us if self._library is not None and self._library.ok else None
 
-    def library(self, rows: Sequence[Measurement]) -> Measurement | None:
+    def library(self, rows: Sequence[Measurement], meanwhile: Callable[[], None]) -> Measurement | None:
         """The row of the library's way (`Kernel.library_form`): out of `rows`, the store's, or measured and recorded.
 
-        It is verified and timed as a candidate is, and may win. None where the kernel has no such form.
+        It is verified and timed as a candidate is, and may win. None where the kernel has no such form. `meanwhile` is
+        called once its compilation is under way.
         """
         task = self._task
         form = task.kernel.library_form
         if form is None:
+            meanwhile()
             return None
         config = form.only_config
         row = task.latest(row for row in rows if not row.finalist).get(config)
         if row is None:
-            compiled = outcome(task.compiler.submit(task.kernel, task.problem, config, task.device.arch))
-            row = self.judge(config, compiled)
+            compilation = task.compiler.submit(task.kernel, task.problem, config, task.device.arch)
+            meanwhile()
+            row = self._judge(config, outcome(compilation))
             task.record(row)
+        else:
+            meanwhile()
         if not row.ok:
             task.progress.note(f"no {LIBRARY} time for {task.problem.label}: {row.status.value}, {row.message}")
         self._library = row
         task.progress.library(self.library_us)
         return row
 
-    def judge(self, config: Config, compiled: Binary | Failure) -> Measurement:
-        """The row of a candidate; not recorded.
+    @property
+    def at_work(self) -> bool:
+        """Whether the GPU was given a candidate whose row is not there yet."""
+        return bool(self._posted)
+
+    @property
+    def room(self) -> bool:
+        """Whether the GPU should be given one more: it has none, or none after the one that it is working on."""
+        return len(self._posted) < AHEAD
+
+    def start(self, config: Config, compiled: Binary | Failure) -> Measurement | None:
+        """The row of a candidate where it needs no GPU; otherwise None, and `finished` has it later.
 
         Where another configuration gave the same machine code and the same launch, it has that one's measurement, and
         `extra` says whose (`same_binary_as`). A failure is not handed on: it may have been the machine's.
@@ -70,18 +99,56 @@ class Measuring:
         if isinstance(compiled, Failure):
             return task.row(config, compiled)
         mark = fingerprint(compiled, task.kernel.form(config).launch(task.problem, config))
-        twin = self._twins.get(mark)
-        if twin is not None:
-            extra = {**twin.extra, "same_binary_as": twin.config.key}
-            return replace(twin, config=config, seed=task.settings.seed, compile_s=compiled.seconds, extra=extra)
+        posted = _Posted(config, compiled, mark)
+        if mark in self._twins:
+            return self._as_its_twin(posted)
+        if mark in self._behind:
+            self._behind[mark].append(posted)
+            return None
         self._begin()
-        job = Job(task.kernel, task.problem, config, compiled, task.cache, task.settings.seed)
-        answer: Measurement | Failure = task.worker.call(job, limit_s=task.settings.limit_s)
-        if isinstance(answer, Failure):
-            return task.row(config, answer, compiled)
-        row = replace(answer, extra={**answer.extra, "binary": mark})
+        self._post(posted)
+        return None
+
+    def finished(
+        self, *, also: Sequence[Waitable] = (), timeout_s: float | None = None
+    ) -> tuple[Answer, list[Measurement]] | None:
+        """The GPU's next answer, and the rows that come of it; not recorded. None as `Worker.wait` says."""
+        answer = self._task.worker.wait(also=also, timeout_s=timeout_s)
+        if answer is None:
+            return None
+        posted = self._posted.popleft()
+        behind = self._behind.pop(posted.mark)
+        if isinstance(answer.value, Failure):
+            row = self._task.row(posted.config, answer.value, posted.binary)
+        else:
+            row = replace(answer.value, extra={**answer.value.extra, "binary": posted.mark})
         if row.ok:
-            self._twins[mark] = row
+            self._twins[posted.mark] = row
+            return answer, [row, *map(self._as_its_twin, behind)]
+        if behind:
+            self._post(behind[0])
+            self._behind[posted.mark] = behind[1:]
+        return answer, [row]
+
+    def _post(self, posted: _Posted) -> None:
+        task = self._task
+        job = Job(task.kernel, task.problem, posted.config, posted.binary, task.cache, task.settings.seed)
+        task.worker.post(job, limit_s=task.settings.limit_s)
+        self._posted.append(posted)
+        self._behind[posted.mark] = []
+
+    def _as_its_twin(self, posted: _Posted) -> Measurement:
+        twin = self._twins[posted.mark]
+        extra = {**twin.extra, "same_binary_as": twin.config.key}
+        seed, seconds = self._task.settings.seed, posted.binary.seconds
+        return replace(twin, config=posted.config, seed=seed, compile_s=seconds, extra=extra)
+
+    def _judge(self, config: Config, compiled: Binary | Failure) -> Measurement:
+        """The row of a candidate that is the only one."""
+        row = self.start(config, compiled)
+        while row is None:
+            done = self.finished()
+            row = done[1][0] if done is not None else None
         return row
 
     def _begin(self) -> None:
@@ -92,6 +159,7 @@ class Measuring:
         task.worker.call(WarmUp(task.kernel, task.problem, task.default, task.settings.seed), limit_s=WARM_UP_LIMIT_S)
         self.products_us = _time_products(task)
         task.progress.library(self.library_us)
+        task.spent.warmed_up()
 
 
 def fingerprint(binary: Binary, launch: Launch) -> str:

@@ -12,12 +12,15 @@ from dataclasses import replace
 from typing import Any
 
 from tuner.backends.model import predict
-from tuner.candidates import Candidates
 from tuner.judge import CheckJob, shared_bytes
 from tuner.reduced import reduced
 from tuner.task import ProblemResult, Task, fastest
 from tuner.types import Binary, CacheState, Config, Failure, Measurement, Status
 from tuner.verify import Verdict
+
+WINDOW = 16
+"""Asked before the first is told: about as many as are tried before the sampler has anything to learn from. Nothing but
+compilers is kept busy here, so it is shorter than `candidates.WINDOW`."""
 
 EMULATION_LIMIT_S = 180.0
 """For g++ and one launch on a slow machine."""
@@ -38,19 +41,18 @@ def predict_problem(task: Task) -> ProblemResult:
     # Only failures are answered by the store: what passed takes part in the ranking again.
     failed = {config: row for config, row in stored.items() if not row.ok}
     search = task.search(rows, known=[row for row in failed.values() if row.seed != task.settings.seed])
-    arch = task.settings.arch or task.device.arch
-    candidates = Candidates(search, failed, task.kernel, task.problem, arch, task.settings.trials, task.compiler)
     seen, ranked = dict(failed), list[Measurement]()
     cache = task.cache
-    for config, compiled in candidates.until(task.overdue):
-        row = compiled if isinstance(compiled, Measurement) else _predicted(task, config, compiled, cache)
-        if row.ok:
-            ranked.append(row)
-        elif config not in failed:
-            task.record(row)
-        seen[config] = row
-        search.tell(row)
-        task.progress.trial(row, search.best, len(seen))
+    with task.candidates(search, failed, window=WINDOW) as candidates:
+        for config, compiled in candidates.in_order(task.overdue):
+            row = compiled if isinstance(compiled, Measurement) else _predicted(task, config, compiled, cache)
+            if row.ok:
+                ranked.append(row)
+            elif config not in failed:
+                task.record(row)
+            seen[config] = row
+            search.tell(row)
+            task.progress.trial(row, search.best, len(seen))
     ranked.sort(key=lambda row: (row.median_us or 0.0, row.config.key))
     rank = {"candidates": len(seen), "all": candidates.ended == "exhausted"}
     verified = _verify_ranked(task, ranked, stored, rank)

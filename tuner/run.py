@@ -20,11 +20,12 @@ from tuner.errors import UserError
 from tuner.judge import CudaWorkplace, Describe, EmulationWorkplace
 from tuner.kernel import Kernel
 from tuner.progress import Live, Plain, Progress, Silent
-from tuner.search import SAMPLERS
+from tuner.samplers import SAMPLERS
+from tuner.serving import Workplace
 from tuner.store import Store
 from tuner.tune import ProblemResult, Settings, tune
 from tuner.types import Device, Environment, Failure, Kind, Problem
-from tuner.worker import Worker, WorkerLostError, Workplace
+from tuner.worker import Worker, WorkerLostError
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""

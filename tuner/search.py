@@ -3,10 +3,11 @@
 A tunable is given to Optuna as the index of its value, so that every sampler (CMA-ES too, which knows no categories)
 uses the order in which the kernel lists its values. Optuna knows nothing of constraints, and so:
 
-- the kernel's default, configurations known to be good nearby, those that the model thinks best, and a few valid ones
-  drawn at random come first;
-- a suggestion that breaks a constraint, or that was tried already, is drawn again a few times and then moved to the
-  nearest valid configuration that is new. It is never compiled;
+- the kernel's default, configurations known to be good nearby, those that the model thinks best, and valid ones drawn
+  at random come first, until a few results are there to learn from;
+- TPE chooses among its samples that are valid and new (`tuner.samplers.ValidTpe`). A suggestion that none the less
+  breaks a constraint, or that was tried already, is drawn again a few times and then moved to the nearest valid
+  configuration that is new. It is never compiled;
 - for CMA-ES the moved configuration's time counts for the suggestion itself, since a generation needs its own points.
 
 A time is told as a value. A candidate that failed is told as pruned: Optuna ranks those below every complete trial, so
@@ -17,9 +18,8 @@ from __future__ import annotations
 
 import itertools
 import random
-import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,13 +27,9 @@ import optuna
 from optuna.distributions import BaseDistribution, IntDistribution
 from optuna.trial import Trial, TrialState, create_trial
 
+from tuner.samplers import SAMPLERS, STARTUP_TRIALS, optuna_sampler
 from tuner.space import Space
 from tuner.types import Config, Measurement
-
-SAMPLERS = ("tpe", "random", "grid", "cmaes")
-
-STARTUP_TRIALS = 10
-"""Valid configurations drawn at random before a model-based sampler takes over."""
 
 LISTED = 10_000
 """A space of at most this many valid configurations is listed in full (walking it takes some 10 us each)."""
@@ -65,14 +61,14 @@ class Search:
         self._sampler = sampler
         self._valid = _Valid(space, seed)
         self._grid = self._valid.shuffled() if sampler == "grid" else iter(())
-        self._study = optuna.create_study(direction="minimize", sampler=_optuna_sampler(sampler, seed))
+        self._study = optuna.create_study(direction="minimize", sampler=optuna_sampler(sampler, seed, self._fits))
         self._distributions: dict[str, BaseDistribution] = {
             param.name: IntDistribution(0, len(param.values) - 1) for param in space.params
         }
         self._open: dict[Config, Trial] = {}
         self._seen: set[Config] = set()
         self._first = deque(first)
-        self._drawn = 0
+        self._drawn = self._told = 0
         self.best: Measurement | None = None
         """The fastest right candidate so far."""
         for measurement in known:
@@ -103,6 +99,7 @@ class Search:
 
     def tell(self, measurement: Measurement) -> None:
         """What became of a configuration that was asked."""
+        self._told += 1
         trial = self._open.pop(measurement.config)
         trial.set_user_attr("status", measurement.status.value)
         if measurement.ok and measurement.median_us is not None:
@@ -118,7 +115,8 @@ class Search:
                 return config, self._trial(config)
         if self._sampler == "grid":
             return self._found(next((config for config in self._grid if self._new(config)), None))
-        if self._sampler == "random" or self._drawn < STARTUP_TRIALS:
+        ignorant = self._drawn < STARTUP_TRIALS or (self._sampler == "tpe" and self._told < STARTUP_TRIALS)
+        if self._sampler == "random" or ignorant:
             self._drawn += 1
             return self._found(self._valid.draw(self._seen))
         return self._suggest()
@@ -154,6 +152,7 @@ class Search:
         if not self._new(measurement.config):
             return
         self._seen.add(measurement.config)
+        self._told += 1
         right = measurement.ok and measurement.median_us is not None
         self._study.add_trial(
             create_trial(
@@ -177,20 +176,13 @@ class Search:
         return {param.name: param.values.index(config[param.name]) for param in self._space.params}
 
     def _decode(self, trial: Trial) -> Config:
-        return Config.of({param.name: param.values[trial.params[param.name]] for param in self._space.params})
+        return self._config(trial.params)
 
+    def _config(self, point: Mapping[str, int]) -> Config:
+        return Config.of({param.name: param.values[point.get(param.name, 0)] for param in self._space.params})
 
-def _optuna_sampler(name: str, seed: int) -> optuna.samplers.BaseSampler:
-    with warnings.catch_warnings():
-        # Optuna 4 calls some of these arguments experimental; they are what this needs, in 4 and in 5.
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        if name == "tpe":
-            return optuna.samplers.TPESampler(
-                seed=seed, n_startup_trials=STARTUP_TRIALS, multivariate=True, constant_liar=True
-            )
-        if name == "cmaes":
-            return optuna.samplers.CmaEsSampler(seed=seed, with_margin=True, warn_independent_sampling=False)
-        return optuna.samplers.RandomSampler(seed=seed)
+    def _fits(self, point: Mapping[str, int]) -> bool:
+        return self._new(self._config(point))
 
 
 class _Valid:

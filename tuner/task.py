@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from tuner.candidates import Compiler
+from tuner.candidates import WINDOW, Candidates, Compiler
 from tuner.guesses import SAMPLE, best_guesses
 from tuner.judge import measurement
 from tuner.kernel import Kernel
@@ -16,8 +16,10 @@ from tuner.measure import cache_state
 from tuner.progress import Progress
 from tuner.search import Search, neighbours
 from tuner.space import Space
+from tuner.spent import Spent
 from tuner.store import Store
 from tuner.types import Binary, CacheState, Config, Device, Environment, Failure, Kind, Measurement, Problem
+from tuner.worker import Answer, Waitable
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,8 @@ class ProblemResult:
     ended: str
     """`trials` reached, space `exhausted`, `time` over, or `settled`: further trials were not worth their time."""
     seconds: float
+    spent: Mapping[str, Any] = field(default_factory=dict)
+    """Where the time went (`tuner.spent.Spent.summary`)."""
 
     @property
     def ratio(self) -> float | None:
@@ -95,6 +99,7 @@ class ProblemResult:
             "failures": dict(self.failures),
             "ended": self.ended,
             "seconds": round(self.seconds, 3),
+            "spent": dict(self.spent),
         }
 
 
@@ -102,6 +107,14 @@ class Caller(Protocol):
     """Whoever answers the requests of `tuner.judge`: a `Worker`, or a replayed source in a test."""
 
     def call(self, request: Any, *, limit_s: float | None = None) -> Any: ...
+
+
+class Poster(Caller, Protocol):
+    """One that can also be given requests ahead (see `Worker`)."""
+
+    def post(self, request: Any, *, limit_s: float | None = None) -> None: ...
+
+    def wait(self, *, also: Sequence[Waitable] = (), timeout_s: float | None = None) -> Answer | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +131,11 @@ class Task:
     settings: Settings
     store: Store
     compiler: Compiler
-    worker: Caller
+    worker: Poster
     progress: Progress
     kind: Kind
     started: float
+    spent: Spent = field(default_factory=Spent)
 
     @property
     def cache(self) -> CacheState:
@@ -164,8 +178,17 @@ class Task:
     def row(self, config: Config, failure: Failure, binary: Binary | None = None) -> Measurement:
         return measurement(self.problem, config, self.kind, failure, binary, seed=self.settings.seed)
 
+    def candidates(self, search: Search, stored: Mapping[Config, Measurement], *, window: int = WINDOW) -> Candidates:
+        """The candidates of `search`, of which `stored` need not be compiled."""
+        arch = self.settings.arch or self.device.arch
+        trials = self.settings.trials
+        return Candidates(
+            search, stored, self.kernel, self.problem, arch, trials, self.compiler, self.spent, window=window
+        )
+
     def record(self, row: Measurement) -> None:
-        self.store.record(row, kernel=self.kernel, device=self.device, environment=self.environment)
+        with self.spent.during("record"):
+            self.store.record(row, kernel=self.kernel, device=self.device, environment=self.environment)
 
     def overdue(self) -> bool:
         limit = self.settings.timeout_s
@@ -184,7 +207,18 @@ class Task:
         """
         failures = Counter(row.status.value for row in seen.values() if not row.ok)
         seconds = time.monotonic() - self.started
-        return ProblemResult(self.problem, self.kind, best, *library_us, len(seen), new, dict(failures), ended, seconds)
+        return ProblemResult(
+            self.problem,
+            self.kind,
+            best,
+            *library_us,
+            len(seen),
+            new,
+            dict(failures),
+            ended,
+            seconds,
+            self.spent.summary(),
+        )
 
 
 def fastest(rows: Iterable[Measurement]) -> Measurement | None:

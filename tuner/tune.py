@@ -11,17 +11,18 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 
-from tuner.candidates import Candidates, Compiler
+from tuner.candidates import Compiler
 from tuner.compile import CompilePool
 from tuner.finals import hold_finals
 from tuner.kernel import Kernel
 from tuner.measuring import WARM_UP_LIMIT_S, Measuring
+from tuner.pipeline import Pipeline
 from tuner.predicting import predict_problem
 from tuner.progress import Progress
 from tuner.stopping import Patience
 from tuner.store import Store
-from tuner.task import Caller, ProblemResult, Settings, Task, fastest
-from tuner.types import Device, Environment, Kind, Measurement, Problem
+from tuner.task import Poster, ProblemResult, Settings, Task, fastest
+from tuner.types import Device, Environment, Kind, Problem
 
 __all__ = ["WARM_UP_LIMIT_S", "ProblemResult", "Settings", "tune"]
 
@@ -35,7 +36,7 @@ def tune(
     environment: Environment,
     settings: Settings,
     progress: Progress,
-    worker: Caller,
+    worker: Poster,
     kind: Kind = Kind.MEASURED,
     pool: AbstractContextManager[Compiler] | None = None,
 ) -> Iterator[ProblemResult]:
@@ -84,23 +85,17 @@ def measure_problem(task: Task) -> ProblemResult:
     for row in known:
         patience.better(row)
     gpu = Measuring(task, stored)
-    library = gpu.library(rows)
-    candidates = Candidates(
-        search, stored, task.kernel, task.problem, task.device.arch, task.settings.trials, task.compiler
-    )
-    seen = dict(stored)
-    for config, compiled in candidates.until(task.overdue):
-        if isinstance(compiled, Measurement):
-            row = compiled
-        else:
-            row = gpu.judge(config, compiled)
-            task.record(row)
-            seen[config] = row
-        search.tell(row)
-        patience.saw(row)
-        if task.settings.early_stop and patience.over:
-            candidates.settle()
-        task.progress.trial(row, search.best, len(seen))
+    with task.candidates(search, stored) as candidates:
+        library = gpu.library(rows, meanwhile=candidates.fill)
+        pipeline = Pipeline(task, candidates, gpu)
+        for row in pipeline.rows():
+            with task.spent.during("tell"):
+                search.tell(row)
+            patience.saw(row)
+            if task.settings.early_stop and patience.over:
+                candidates.settle()
+            task.progress.trial(row, search.best, len(stored) + len(pipeline.recorded))
+    seen = {**stored, **pipeline.recorded}
     rivals = seen if library is None else {**seen, library.config: library}
     settled = hold_finals(task, rivals, {**rivals, **task.latest(rows)})
     return task.result(

@@ -3,10 +3,14 @@
 The parent never makes a CUDA context: what touches the GPU (discovery included) is a request to a child, which holds a
 `Workplace`. Emulation runs in such a child too: an endless loop there must be killable as well.
 
-    parent: Worker.call(request) --pipe--> child: Workplace.handle(request) --pipe--> answer
+    parent: Worker.post(request) --pipe--> child: Workplace.handle(request) --pipe--> Worker.wait(): Answer
             no answer in time: kill, spawn another, TIMEOUT
             child dies: spawn another, RUNTIME
             Workplace.lost after the answer: the child ends by itself, and another is spawned for the next request
+
+One more request may lie in the pipe, so that the child goes on without waiting for the parent. Answers come in the
+order of posting. What happens to the child is put down to the request that it was working on, and those behind it are
+given to the next child. `Worker.call` is one request and its answer.
 """
 
 from __future__ import annotations
@@ -16,17 +20,21 @@ import multiprocessing
 import os
 import signal
 import tempfile
-import traceback
-from collections.abc import Callable
-from dataclasses import dataclass
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from multiprocessing import connection
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
-from tuner.children import end_with_parent, leave_interrupts_to_parent, shielded_from_interrupts
+from tuner.children import shielded_from_interrupts
 from tuner.errors import UserError
+from tuner.serving import Raised, Workplace, serve
 from tuner.types import Failure, Status
 
 START_LIMIT_S = 180.0
@@ -35,6 +43,12 @@ START_LIMIT_S = 180.0
 END_LIMIT_S = 3.0
 """For a killed child to be gone: a hang costs its time limit and no more than this."""
 
+AHEAD = 2
+"""Requests that are in the child's hands: the one it works on, and the next."""
+
+_AHEAD_BYTES = 32 << 10
+"""A request that is larger waits here until the child is free: a full pipe would hold the parent."""
+
 _LAST_WORDS = 4096
 """Bytes of the end of the child's stderr that are looked at."""
 
@@ -42,29 +56,43 @@ MOST_DEATHS = 3
 """In a row, on different requests, before the search is stopped: then it is not the candidates."""
 
 
-class Workplace(Protocol):
-    """What a child does its work with; made there, so that nothing of it exists in the parent."""
+class Waitable(Protocol):
+    """What can be waited for beside an answer."""
 
-    @property
-    def lost(self) -> bool:
-        """Whether this process can do no more work (an error that its CUDA context did not survive)."""
-        ...
+    def fileno(self) -> int: ...
 
-    def handle(self, request: Any) -> Any:
-        """The answer to a request; both travel by pickle."""
-        ...
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What became of a posted request."""
+
+    value: Any
+    """The workplace's answer, or a `Failure` (TIMEOUT, RUNTIME) where the child did not give one."""
+    started: float
+    """By `time.monotonic`, which all processes of a machine share; when the request was sent where no child said."""
+    finished: float
+    spent: Mapping[str, float] = field(default_factory=dict)
+    """`Workplace.spent`."""
 
 
 class WorkerLostError(UserError):
     """Children die whatever they are given: the search stops, and keeps what it has."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Raised:
-    """An exception in the child that is a bug or a user's error: raised again in the parent."""
+@dataclass(slots=True)
+class _Posted:
+    """A request without its answer."""
 
-    error: BaseException | None
-    text: str
+    request: Any
+    data: bytes
+    limit_s: float
+    sent: bool = False
+    since: float = 0.0
+    """From when its time limit counts: sent, and the one before it done."""
+
+
+class _BugError(RuntimeError):
+    """An error in the child that nobody expected."""
 
 
 class Worker:
@@ -78,6 +106,7 @@ class Worker:
         self._pipe: Connection | None = None
         self._complaints: int | None = None
         """A file with what the child wrote to stderr."""
+        self._posted: deque[_Posted] = deque()
         self._deaths: list[str] = []
         self.spawned = 0
         """Children so far."""
@@ -88,28 +117,110 @@ class Worker:
         Raises:
             WorkerLostError: the third child in a row died, each on another request, or a child cannot even start.
         """
-        limit = limit_s if limit_s is not None else self._limit_s
-        pipe = self._start()
-        try:
-            pipe.send(request)
-            if not pipe.poll(limit):
-                self._end()
-                return self._count(request, Failure(Status.TIMEOUT, f"no answer within {limit:g} s"))
-            answer, lost = pipe.recv()
-        except (EOFError, ConnectionError):
-            return self._count(request, Failure(Status.RUNTIME, self._obituary()))
-        except BaseException:
-            # Ctrl-C and the like: a child still at work would answer the next request with this one's answer.
+        if self._posted:
+            raise RuntimeError("a call while posted requests are without their answers")
+        self.post(request, limit_s=limit_s)
+        answer = self.wait()
+        assert answer is not None, "there is nothing else to wait for"
+        return answer.value
+
+    def post(self, request: Any, *, limit_s: float | None = None) -> None:
+        """Have `request` handled after those posted before it; `wait` has the answer. Its time limit counts from when
+        the child can start with it.
+
+        Raises:
+            WorkerLostError: a child cannot even start.
+        """
+        data = bytes(ForkingPickler.dumps(request))
+        self._posted.append(_Posted(request, data, limit_s if limit_s is not None else self._limit_s))
+        with self._all_or_nothing():
+            self._hand_over()
+
+    def wait(self, *, also: Sequence[Waitable] = (), timeout_s: float | None = None) -> Answer | None:
+        """The answer to the oldest request without one; None where one of `also` is ready, or `timeout_s` over, first.
+
+        After an error that is raised, what was posted is forgotten.
+
+        Raises:
+            WorkerLostError: the third child in a row died, each on another request, or a child cannot even start.
+            ValueError: nothing was posted.
+        """
+        if not self._posted:
+            raise ValueError("nothing was posted")
+        with self._all_or_nothing():
+            pipe = self._hand_over()
+            head = self._posted[0]
+            left = max(0.0, head.since + head.limit_s - time.monotonic())
+            patience = left if timeout_s is None else min(left, timeout_s)
+            ready = connection.wait([pipe, *(each.fileno() for each in also)], patience)
+            if pipe in ready:
+                return self._received(pipe)
+            if time.monotonic() < head.since + head.limit_s:
+                return None
             self._end()
-            raise
+            return self._failed(_late(head))
+
+    def _received(self, pipe: Connection) -> Answer:
+        head = self._posted[0]
+        try:
+            value, lost, started, finished, spent = pipe.recv()
+        except (EOFError, ConnectionError):
+            return self._failed(Failure(Status.RUNTIME, self._obituary()))
         if lost:
             self._end()
-        if isinstance(answer, _Raised):
-            if isinstance(answer.error, UserError):
-                raise answer.error
-            raise RuntimeError(f"a bug in the worker:\n{answer.text}") from answer.error
+        if isinstance(value, Raised):
+            if isinstance(value.error, UserError):
+                raise value.error
+            raise _BugError(f"a bug in the worker:\n{value.text}") from value.error
+        if finished - head.since > head.limit_s:
+            # It was looked for too late to be killed.
+            return self._failed(_late(head))
         self._deaths.clear()
-        return answer
+        self._posted.popleft()
+        if self._posted:
+            self._posted[0].since = max(self._posted[0].since, finished)
+        return Answer(value, started, finished, spent)
+
+    def _failed(self, failure: Failure) -> Answer:
+        """The oldest request's answer is `failure`; those behind it may start now."""
+        head = self._posted.popleft()
+        now = time.monotonic()
+        if self._posted:
+            self._posted[0].since = max(self._posted[0].since, now)
+        return Answer(self._count(head.request, failure), head.since, now)
+
+    @contextlib.contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """An error leaves nothing posted, and no child that is still at work on it."""
+        try:
+            yield
+        except BaseException as error:
+            # Ctrl-C and the like: a child still at work would answer the next request with this one's answer. One that
+            # has answered with an error is idle, unless it has the next request already.
+            answered = isinstance(error, UserError | _BugError) and sum(item.sent for item in self._posted) == 1
+            try:
+                if not answered:
+                    self._end()
+            finally:
+                self._posted.clear()
+            raise
+
+    def _hand_over(self) -> Connection:
+        """Send what the child may have by now."""
+        pipe = self._start()
+        for place, item in enumerate(self._posted):
+            if place == AHEAD or (place and len(item.data) > _AHEAD_BYTES):
+                break
+            if item.sent:
+                continue
+            try:
+                pipe.send_bytes(item.data)
+            except ConnectionError:
+                # The child is gone, which the reply to the oldest request will show.
+                if place:
+                    break
+            item.sent, item.since = True, time.monotonic()
+        return pipe
 
     def _count(self, request: Any, failure: Failure) -> Failure:
         """Hand on the failure, unless children keep dying. A slow candidate is no sign of a broken machine."""
@@ -127,13 +238,15 @@ class Worker:
         return failure
 
     def _start(self) -> Connection:
-        if self._pipe is not None and self._child is not None and self._child.is_alive():
+        at_work = any(item.sent for item in self._posted)
+        # One that died at work is left to `wait`, which says what it died of.
+        if self._pipe is not None and self._child is not None and (at_work or self._child.is_alive()):
             return self._pipe
         self._end()
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         self._complaints, name = tempfile.mkstemp(prefix="mnist-tune-worker-")
-        child = context.Process(target=_serve, args=(self._make, theirs, name, os.getpid()), daemon=True)
+        child = context.Process(target=serve, args=(self._make, theirs, name, os.getpid()), daemon=True)
         with shielded_from_interrupts():
             child.start()
         theirs.close()
@@ -149,7 +262,7 @@ class Worker:
         finally:
             # Both sides have it open by now; without a name, nothing stays behind when this process is killed.
             Path(name).unlink(missing_ok=True)
-        if isinstance(ready, _Raised):
+        if isinstance(ready, Raised):
             self._end()
             if isinstance(ready.error, UserError):
                 raise ready.error
@@ -174,6 +287,8 @@ class Worker:
         """Kill the child, if there is one; it holds nothing worth waiting for."""
         child, pipe = self._child, self._pipe
         self._child = self._pipe = None
+        for item in self._posted:
+            item.sent = False
         if pipe is not None:
             pipe.close()
         if child is not None:
@@ -197,6 +312,10 @@ class Worker:
         self.close()
 
 
+def _late(item: _Posted) -> Failure:
+    return Failure(Status.TIMEOUT, f"no answer within {item.limit_s:g} s")
+
+
 def _last_line(file: int | None) -> str:
     if file is None:
         return ""
@@ -204,40 +323,3 @@ def _last_line(file: int | None) -> str:
     text = os.pread(file, _LAST_WORDS, start).decode(errors="replace")
     lines = text.strip().splitlines()
     return f" ({lines[-1][:300]})" if lines else ""
-
-
-def _serve(make: Callable[[], Workplace], pipe: Connection, complaints: str, parent: int) -> None:
-    """The child's life."""
-    leave_interrupts_to_parent()
-    end_with_parent(parent)
-    # A candidate's printf must not write over the progress display; what a crash says last is kept for the diagnosis.
-    stdout, stderr = 1, 2
-    with Path(os.devnull).open("w") as nowhere, Path(complaints).open("w") as paper:
-        os.dup2(nowhere.fileno(), stdout)
-        os.dup2(paper.fileno(), stderr)
-    try:
-        workplace = make()
-        pipe.send(None)
-    except Exception as error:
-        pipe.send(_portable(error))
-        return
-    while True:
-        try:
-            request = pipe.recv()
-        except EOFError:
-            return
-        try:
-            answer = workplace.handle(request)
-        except Exception as error:
-            answer = _portable(error)
-        pipe.send((answer, workplace.lost))
-        if workplace.lost:
-            # Not a normal end: tearing down a broken CUDA context may hang.
-            pipe.close()
-            os._exit(0)
-
-
-def _portable(error: Exception) -> _Raised:
-    """`error` as something that can be pickled: user's errors whole, others as their text."""
-    text = "".join(traceback.format_exception(error))
-    return _Raised(UserError(str(error)) if isinstance(error, UserError) else None, text)

@@ -185,7 +185,7 @@ def test_cold_sets_leave_half_of_the_free_memory(gpu: Gpu, runner: CudaRunner) -
 
 def test_a_timer_that_stands_still_ends_and_is_not_believed(gpu: Gpu, runner: CudaRunner) -> None:
     gpu.launch_us = 0.0
-    seen = _judged(runner, Job(TOY, PROBLEM, CONFIG, BINARY, CacheState.HOT, 0))
+    seen = _judged(runner, Job(TOY, PROBLEM, CONFIG, BINARY, CacheState.HOT, 0), {})
     assert seen.status is Status.UNSTABLE
     assert seen.median_us is None
     assert len(seen.samples_us) == SAMPLES
@@ -199,7 +199,7 @@ def test_an_error_while_timing_loses_the_context(gpu: Gpu, runner: CudaRunner) -
 
 
 def test_a_judged_candidate_has_all_that_is_stored(runner: CudaRunner) -> None:
-    seen = _judged(runner, Job(TOY, PROBLEM, CONFIG, replace(BINARY, static_shared_bytes=100), CacheState.HOT, 5))
+    seen = _judged(runner, Job(TOY, PROBLEM, CONFIG, replace(BINARY, static_shared_bytes=100), CacheState.HOT, 5), {})
     assert seen.status is Status.OK
     assert (seen.median_us, seen.spread, seen.seed, seen.cache) == (statistics.median(seen.samples_us), 0, 5, "hot")
     assert (seen.registers, seen.shared_bytes, seen.verified_by) == (32, 100 + 4 * 64, "cuda")
@@ -209,7 +209,7 @@ def test_a_judged_candidate_has_all_that_is_stored(runner: CudaRunner) -> None:
 
 def test_a_wrong_candidate_is_not_timed(gpu: Gpu, runner: CudaRunner) -> None:
     gpu.compute = lambda *_: None
-    seen = _judged(runner, Job(TOY, PROBLEM, CONFIG, BINARY, CacheState.HOT, 0))
+    seen = _judged(runner, Job(TOY, PROBLEM, CONFIG, BINARY, CacheState.HOT, 0), {})
     assert (seen.status, seen.samples_us, len(gpu.launches)) == (Status.WRONG, (), 1)
 
 
@@ -220,7 +220,7 @@ def test_memory_that_is_too_small_is_a_failure(gpu: Gpu, runner: CudaRunner, mon
         raise OutOfMemoryError("out of memory allocating 4 bytes")
 
     monkeypatch.setattr(cupy, "full", full)
-    seen = _judged(runner, Job(TOY, PROBLEM, CONFIG, BINARY, CacheState.HOT, 0))
+    seen = _judged(runner, Job(TOY, PROBLEM, CONFIG, BINARY, CacheState.HOT, 0), {})
     assert seen.status is Status.RESOURCES
     assert "out of memory" in seen.message
 

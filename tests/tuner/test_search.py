@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from tests.tuner.toy import TOY, true_us
 from tuner import search as module
 from tuner.devices import find
-from tuner.search import SAMPLERS, STARTUP_TRIALS, Search, neighbours
+from tuner.samplers import SAMPLERS, STARTUP_TRIALS
+from tuner.search import Search, neighbours
 from tuner.space import Constraint, Param, Space
 from tuner.types import Config, Kind, Measurement, Status
 

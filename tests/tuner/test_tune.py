@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
@@ -13,7 +14,8 @@ import pytest
 
 from tests.tuner import toy
 from tests.tuner.toy import ENVIRONMENT, TOY, WITH_LIBRARY, InstantCompiler, Replayed, Toy, true_us
-from tuner.candidates import SPARE
+from tuner import stopping
+from tuner.candidates import WINDOW
 from tuner.devices import find
 from tuner.errors import UserError
 from tuner.guesses import best_guesses
@@ -199,9 +201,9 @@ def test_compilations_are_asked_for_before_the_gpu_needs_them(store: Store) -> N
                 ahead.append(len(compiler.compiled) - len(self.measured))
             return answer
 
-    search(store, Watching(), compiler)
-    waiting = compiler.workers + SPARE - 1
-    assert ahead == [min(waiting, 30 - done) for done in range(1, 31)]
+    search(store, Watching(), compiler, trials=60)
+    assert (ahead[0], max(ahead)) == (WINDOW - 1, WINDOW - 1)
+    assert ahead[-3:] == [2, 1, 0]
 
 
 def test_the_models_guesses_come_after_the_default(store: Store) -> None:
@@ -346,22 +348,26 @@ def test_a_tie_is_settled_anew_when_a_new_finalist_comes(store: Store) -> None:
     assert (result.best.config in rest, result.best.extra["tied_us"]) == (True, 3.0)
 
 
-def test_a_search_that_has_settled_ends_and_says_so(store: Store) -> None:
+def test_a_search_that_has_settled_ends_and_says_so(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stopping, "LEAST", 20)
+
     class Slowing(Replayed):
         """The first is the best."""
 
         def call(self, request: Any, *, limit_s: float | None = None) -> Any:
             answer = super().call(request, limit_s=limit_s)
             if isinstance(request, Job):
-                us = 1.0 if len(self.measured) == 1 else 0.995 if len(self.measured) == 30 else 2.0
+                us = 1.0 if len(self.measured) == 1 else 0.995 if len(self.measured) == 15 else 2.0
                 return timed(answer, Timing((us,) * 3, request.cache, 20), None)
             return answer
 
     worker = Slowing()
     [result] = search(store, worker, trials=len(VALID))
-    assert len(VALID) > 41
-    # The thirtieth is better by half a percent, which is no more than noise.
-    assert (result.ended, result.new, len(worker.measured)) == ("settled", 41, 41)
+    # The fifteenth is better by half a percent, which is no more than noise. What was asked before the last of the
+    # patience was told is judged as well.
+    tried = 1 + math.ceil(stopping.SHARE * len(VALID)) + WINDOW - 1
+    assert len(VALID) > tried
+    assert (result.ended, result.new, len(worker.measured)) == ("settled", tried, tried)
     again = Replayed()
     [second] = search(store, again, trials=len(VALID))
     assert (second.ended, again.measured, again.library) == ("settled", [], 0)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -30,6 +32,7 @@ from tuner.types import (
     Status,
 )
 from tuner.verify import Verdict
+from tuner.worker import Answer, Waitable
 
 ENVIRONMENT = Environment(host="toy", system="toy", python="3")
 
@@ -178,9 +181,18 @@ class Replayed:
         self.checked: list[tuple[Problem, Config]] = []
         self.caches: set[CacheState] = set()
         self.library = 0
+        self._queue: deque[Any] = deque()
         self._patience = patience
         self._wrong = wrong
         self._final_us = final_us
+
+    def post(self, request: Any, *, limit_s: float | None = None) -> None:
+        self._queue.append(request)
+
+    def wait(self, *, also: Sequence[Waitable] = (), timeout_s: float | None = None) -> Answer:
+        """What is posted is called for when somebody waits for it."""
+        started = time.monotonic()
+        return Answer(self.call(self._queue.popleft()), started, time.monotonic())
 
     def call(self, request: Any, *, limit_s: float | None = None) -> Any:
         if isinstance(request, WarmUp):

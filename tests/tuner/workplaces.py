@@ -8,7 +8,9 @@ import sys
 import time
 from typing import Any
 
+from tests.tuner.toy import Replayed
 from tuner.errors import UserError
+from tuner.judge import Job
 
 
 class Actor:
@@ -16,6 +18,7 @@ class Actor:
 
     def __init__(self) -> None:
         self.lost = False
+        self.spent: dict[str, float] = {}
 
     def handle(self, request: Any) -> Any:
         match request:
@@ -23,6 +26,10 @@ class Actor:
                 return value
             case ("pid",):
                 return os.getpid()
+            case ("sleep", seconds, value):
+                time.sleep(seconds)
+                self.spent = {"asleep": seconds}
+                return value
             case ("hang", *_):
                 while True:
                     time.sleep(0.01)
@@ -56,3 +63,20 @@ def faulty() -> Actor:
 
 def deadly() -> Actor:
     os._exit(9)
+
+
+class Sleeper:
+    """A GPU on which every candidate takes `JOB_S`."""
+
+    JOB_S = 0.03
+    lost = False
+
+    def __init__(self) -> None:
+        self.spent: dict[str, float] = {}
+        self._answers = Replayed()
+
+    def handle(self, request: Any) -> Any:
+        if isinstance(request, Job):
+            time.sleep(self.JOB_S)
+            self.spent = {"time": self.JOB_S}
+        return None if isinstance(request, tuple) else self._answers.call(request)
