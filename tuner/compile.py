@@ -203,3 +203,4 @@ def _begin(parent: int) -> None:
     """A worker's first act: one that died of Ctrl-C would break the pool, and one must not outlive a killed parent."""
     leave_interrupts_to_parent()
     end_with_parent(parent)
+    os.nice(5)  # the GPU must not wait for its process or for the parent, which have little to do, but often

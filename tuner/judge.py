@@ -101,7 +101,7 @@ class CudaWorkplace:
         self.device = resolve(spec)
         self._runner = CudaRunner(self.device, device_index(spec) or 0) if self.device is not None else None
         self.spent: dict[str, float] = {}
-        """Of the last `Job`: the seconds of `verify` and `time`."""
+        """Of the last `Job`: the seconds of `load`, `verify` and `time`."""
 
     @property
     def lost(self) -> bool:
@@ -156,10 +156,11 @@ def _checked(runner: Runner, job: CheckJob) -> Verdict:
 def _judged(runner: CudaRunner, job: Job, spent: dict[str, float]) -> Measurement:
     """Verify, and time what is right; `spent` is given the seconds of both."""
     kernel, problem, config, binary = job.kernel, job.problem, job.config, job.binary
-    started = time.perf_counter()
+    started, loaded = time.perf_counter(), runner.load_s
     verdict = verify(runner, kernel, problem, config, binary, seed=job.seed)
     verified = time.perf_counter()
-    spent["verify"] = verified - started
+    spent["load"] = runner.load_s - loaded
+    spent["verify"] = verified - started - spent["load"]
     seen = measurement(problem, config, Kind.MEASURED, verdict, binary, seed=job.seed)
     seen = replace(seen, cache=job.cache, shared_bytes=shared_bytes(kernel, problem, config, binary))
     if not verdict.ok:

@@ -22,6 +22,7 @@ from tuner.kernel import Kernel
 from tuner.progress import Live, Plain, Progress, Silent
 from tuner.samplers import SAMPLERS
 from tuner.serving import Workplace
+from tuner.spent import sentence
 from tuner.store import Store
 from tuner.tune import ProblemResult, Settings, tune
 from tuner.types import Device, Environment, Failure, Kind, Problem
@@ -188,16 +189,19 @@ def show(console: Console, results: Sequence[ProblemResult], kind: Kind, *, inte
                 tied = result.best.extra.get("tied_with")
                 note = f" (the simplest of {tied + 1} that cannot be told apart)" if tied else ""
                 _say(console, f"{result.problem.label}: {result.best.config.label}{note}")
+    new, seconds = sum(result.new for result in results), sum(result.seconds for result in results)
+    if measured and new:
+        _say(console, sentence([result.spent for result in results if result.spent], new, seconds))
     if interrupted:
         _say(console, "Stopped. Everything recorded so far is stored; the same command goes on from there.")
         return
     missing = [result.problem.label for result in results if result.best is None]
     if missing:
         _say(console, f"No right configuration was found for: {', '.join(missing)}.")
-    for reason, sentence in _ENDINGS.items():
+    for reason, ending in _ENDINGS.items():
         count = sum(result.ended == reason for result in results)
         if count:
-            _say(console, sentence.format(count=count))
+            _say(console, ending.format(count=count))
 
 
 _ENDINGS = {

@@ -27,7 +27,7 @@ import optuna
 from optuna.distributions import BaseDistribution, IntDistribution
 from optuna.trial import Trial, TrialState, create_trial
 
-from tuner.samplers import SAMPLERS, STARTUP_TRIALS, optuna_sampler
+from tuner.samplers import SAMPLERS, STARTUP_TRIALS, ValidTpe, optuna_sampler
 from tuner.space import Space
 from tuner.types import Config, Measurement
 
@@ -123,6 +123,11 @@ class Search:
 
     def _suggest(self) -> tuple[Config, Trial] | None:
         """The sampler's suggestion, moved where it is not valid or not new."""
+        sampler = self._study.sampler
+        while isinstance(sampler, ValidTpe) and sampler.next_best:
+            config = self._config(sampler.next_best.pop(0))
+            if self._new(config):
+                return config, self._trial(config)
         config = Config.of()
         for _ in range(_REDRAWS):
             trial = self._study.ask(self._distributions)

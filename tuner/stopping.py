@@ -5,7 +5,7 @@ more, was better than the best before them by more than the noise: below the bes
 median, and by `GAIN` at least. Replayed on the searches of 18 problems on an H200 (80 to 200 trials each), this saves a
 tenth of the trials and costs 0.2% of the winner's time on average, 2.9% at most; half the patience saves 45% and costs
 13% on average. The rule was picked from seven on these same searches, so expect somewhat worse elsewhere. It is meant
-for the long tail of large `--trials`.
+for the long tail of large `--trials`. What was asked by then (`tuner.candidates.WINDOW`) is still judged.
 """
 
 from __future__ import annotations

@@ -83,6 +83,7 @@ class Gpu:
             "float16": np.float16,
             "float32": np.float32,
             "full": np.full,
+            "concatenate": np.concatenate,
             "RawModule": RawModule,
             "random": SimpleNamespace(Generator=np.random.Generator, Philox4x3210=np.random.Philox),
             "cuda": cuda,

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import statistics
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from optuna.trial import TrialState
 
 from tests.tuner.toy import TOY, true_us
 from tuner import search as module
 from tuner.devices import find
-from tuner.samplers import SAMPLERS, STARTUP_TRIALS
+from tuner.samplers import BATCH, SAMPLERS, STARTUP_TRIALS, ValidTpe
 from tuner.search import Search, neighbours
 from tuner.space import Constraint, Param, Space
 from tuner.types import Config, Kind, Measurement, Status
@@ -142,6 +145,49 @@ def test_tpe_needs_fewer_trials_than_chance_to_come_close_to_the_optimum() -> No
 
     needed = {name: statistics.mean(trials_needed(name, seed) for seed in range(5)) for name in ("tpe", "random")}
     assert needed["tpe"] < needed["random"]
+
+
+def test_tpe_suggests_what_is_valid_and_new_from_few_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Optuna still calls what `ValidTpe` overrides: a suggestion that does not fit is told as failed."""
+    fits = []
+    original = ValidTpe._compute_acquisition_func
+
+    def counted(sampler: ValidTpe, *arguments: Any) -> Any:
+        fits.append(1)
+        return original(sampler, *arguments)
+
+    monkeypatch.setattr(ValidTpe, "_compute_acquisition_func", counted)
+    for seed in range(3):
+        fits.clear()
+        search = Search(SPACE, seed=seed)
+        run(search, 40)
+        states = [trial.state for trial in search._study.trials]
+        assert states.count(TrialState.FAIL) <= 3
+        suggested = 40 - STARTUP_TRIALS
+        assert suggested / BATCH <= len(fits) < suggested / 2
+
+
+def test_a_suggestion_is_the_best_that_fits() -> None:
+    class Density:
+        def __init__(self, sign: float) -> None:
+            self._sign = sign
+
+        def log_pdf(self, samples: dict[str, Any]) -> Any:
+            return self._sign * samples["a"]
+
+    sampler = ValidTpe(lambda point: point["a"] % 2 == 0, seed=0)
+    samples = {"a": np.array([5.0, 2.0, 9.0, 8.0, 2.0, 4.0, 6.0, 0.0])}
+    found = sampler._compute_acquisition_func(samples, Density(1.0), Density(-1.0))
+    assert found.tolist() == [-np.inf, 4.0, -np.inf, 16.0, -np.inf, 8.0, 12.0, 0.0]
+    assert sampler.next_best == [{"a": 6}, {"a": 4}, {"a": 2}]
+    none_fits = {"a": np.array([5.0, 9.0])}
+    assert sampler._compute_acquisition_func(none_fits, Density(1.0), Density(-1.0)).tolist() == [10.0, 18.0]
+    assert sampler.next_best == []
+
+
+def test_tpe_draws_at_random_until_it_has_been_told_something() -> None:
+    search, blind = Search(SPACE, seed=4), Search(SPACE, sampler="random", seed=4)
+    assert [search.ask() for _ in range(25)] == [blind.ask() for _ in range(25)]
 
 
 def test_an_unknown_sampler_is_a_bug() -> None:

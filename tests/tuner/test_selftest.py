@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from tests.tuner.fake_cupy import Gpu
-from tests.tuner.toy import ENVIRONMENT, InstantCompiler
+from tests.tuner.toy import ENVIRONMENT, InstantCompiler, Posting
 from tuner import judge
 from tuner.backends.cuda import _GUARD_BYTES
 from tuner.candidates import Compiler
@@ -28,7 +28,7 @@ from tuner.selftest.faults import COOPERATIVE_BLOCKS, FAULTS, RIGHT, SHARED_LIMI
 from tuner.selftest.run import run_selftest, show
 from tuner.selftest.trials import KERNEL, PROBLEM, Bench, Outcome
 from tuner.store import Store
-from tuner.task import Caller, ProblemResult, Settings
+from tuner.task import Poster, ProblemResult, Settings
 from tuner.tune import tune
 from tuner.types import Binary, Config, Device, Failure, Status
 
@@ -198,10 +198,11 @@ LAUNCHES: dict[str, Callable[[Any, Any, Any], None]] = {
 }
 
 
-class FakeChild:
+class FakeChild(Posting):
     """The workplace of the child that owns the GPU, in this process; a hang is told as `Worker` tells it."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        super().__init__()
         self.gpu = Gpu().install(patch)
         patch.setattr(judge, "resolve", lambda _: T4)
         self._workplace = CudaWorkplace("cuda:0")
@@ -232,7 +233,7 @@ def test_each_fault_has_its_status_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def searched(
-    worker: Caller, device: Device, path: Path, pool: AbstractContextManager[Compiler] | None = None
+    worker: Poster, device: Device, path: Path, pool: AbstractContextManager[Compiler] | None = None
 ) -> tuple[ProblemResult, dict[str, Status]]:
     """A search of the space that is all faults: its result, and the status that the store has for each."""
     with Store.open(path / "tuning.db") as store:

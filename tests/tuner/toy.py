@@ -163,7 +163,24 @@ class InstantCompiler:
     def __exit__(self, *_: object) -> None: ...
 
 
-class Replayed:
+class Posting:
+    """`post` and `wait` by `call`: what is posted is called for when somebody waits for it."""
+
+    def __init__(self) -> None:
+        self._queue: deque[Any] = deque()
+
+    def post(self, request: Any, *, limit_s: float | None = None) -> None:
+        self._queue.append(request)
+
+    def wait(self, *, also: Sequence[Waitable] = (), timeout_s: float | None = None) -> Answer:
+        started = time.monotonic()
+        return Answer(self.call(self._queue.popleft()), started, time.monotonic())
+
+    def call(self, request: Any, *, limit_s: float | None = None) -> Any:
+        raise NotImplementedError
+
+
+class Replayed(Posting):
     """A `tuner.task.Caller` that answers from `true_us`; after `patience` measurements it is interrupted (Ctrl-C).
 
     Against each other, configurations take `final_us`.
@@ -176,23 +193,15 @@ class Replayed:
         wrong: Callable[[Config], bool] = lambda _: False,
         final_us: Callable[[Config], float] = true_us,
     ) -> None:
+        super().__init__()
         self.measured: list[Config] = []
         self.finals: list[list[Config]] = []
         self.checked: list[tuple[Problem, Config]] = []
         self.caches: set[CacheState] = set()
         self.library = 0
-        self._queue: deque[Any] = deque()
         self._patience = patience
         self._wrong = wrong
         self._final_us = final_us
-
-    def post(self, request: Any, *, limit_s: float | None = None) -> None:
-        self._queue.append(request)
-
-    def wait(self, *, also: Sequence[Waitable] = (), timeout_s: float | None = None) -> Answer:
-        """What is posted is called for when somebody waits for it."""
-        started = time.monotonic()
-        return Answer(self.call(self._queue.popleft()), started, time.monotonic())
 
     def call(self, request: Any, *, limit_s: float | None = None) -> Any:
         if isinstance(request, WarmUp):
