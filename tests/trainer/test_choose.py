@@ -33,7 +33,7 @@ def store() -> Iterator[Store]:
 
 def resident_takes(store: Store, us_per_step: float, kind: Kind = Kind.MEASURED) -> None:
     problem = resident_problem(32, 3, 32)
-    config = Config.of(CLUSTER=0, WARPS=8, X_BUFFERS=0)
+    config = Config.of(CLUSTER=0, WARPS=8, SPLIT_K=1, X_BUFFERS=0)
     add(store, kernels.mlp_resident, problem, config, us_per_step * problem["steps"], kind=kind)
 
 
@@ -80,7 +80,7 @@ def test_what_is_asked_for_is_taken(store: Store) -> None:
 
 def test_a_resident_row_that_does_not_work_here_leaves_the_graph(store: Store) -> None:
     resident_takes(store, 0.1)
-    measured = Config.of(CLUSTER=0, WARPS=8, X_BUFFERS=0)
+    measured = Config.of(CLUSTER=0, WARPS=8, SPLIT_K=1, X_BUFFERS=0)
 
     def check(choice: Choice) -> Failure | None:
         broken = choice.problem.kernel == "mlp_resident" and choice.config == measured
