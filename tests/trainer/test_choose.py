@@ -26,6 +26,8 @@ GRAPH_US = 1.0
 def store() -> Iterator[Store]:
     with Store.open("sqlite://") as store:
         for problem in mlp_problems(32, 3, 32):
+            if problem.kernel == "mlp_resident":
+                continue
             kernel = kernels.ALL[problem.kernel]
             add(store, kernel, problem, kernel.space(problem, T4).default(), GRAPH_US)
         yield store
