@@ -441,6 +441,7 @@ mlp_resident(const half* __restrict__ images, const unsigned char* __restrict__ 
     auto receive = [&](int t, int phase, half* to) {
 #if CLUSTER && defined(MNT_HAS_CLUSTERS)
         late = late || !await(shared_address(barrier_of(t, phase)), t / BARRIER_SETS & 1);
+        __syncwarp();  // what comes next are instructions of whole warps
 #else
         constexpr int COUNT = BLOCKS * WORDS / 2, TURNS = ceil_div(COUNT, THREADS), AT_ONCE = smaller(TURNS, 4);
         const uint4* const from = reinterpret_cast<const uint4*>(places(t, phase));

@@ -64,8 +64,8 @@ class ProblemResult:
     """Those that were tried in this run."""
     failures: Mapping[str, int]
     ended: str
-    """`trials` reached, space `exhausted`, `time` over, `settled` (further trials were not worth their time), or `unfit`
-    (the kernel has no configuration for this problem on this device)."""
+    """`trials` reached, space `exhausted`, `time` over, `settled` (further trials were not worth their time), or
+    `unfit` (the kernel has no configuration for this problem on this device)."""
     seconds: float
 
     @property
