@@ -16,8 +16,29 @@ from tuner.types import Config, Device, Launch, Problem, Value
 
 _IMAGES = 512
 """Rows to pick batches from while tuning."""
+LARGEST_CLUSTER = 16
+"""Blocks that an H100 or H200 can put into a cluster; 8 on every GPU with clusters."""
 _PATH = 1.2
 """Learning rate times steps while tuning: changes every matrix by a fair part of itself, and stays far from chaos."""
+
+
+PARTS = (
+    "sum+send h0",
+    "window h0",
+    "wait h0",
+    "product h1",
+    "wait h1..",
+    "product h2..",
+    "wait top h",
+    "logits..dz",
+    "pass dz down",
+    "window dz",
+    "wait dz",
+    "product dz0",
+    "first layer",
+    "barrier",
+)
+"""Of a step, as the kernel's PROFILE build counts them."""
 
 
 class MlpResident(Kernel):
@@ -39,12 +60,13 @@ class MlpResident(Kernel):
         return [problem["in_features"], *[problem["width"]] * problem["layers"], problem["classes"]]
 
     def space(self, problem: Problem, device: Device) -> Space:
-        blocks = ceil_div(problem["width"], 16)
+        blocks, row_tiles = ceil_div(problem["width"], 16), ceil_div(problem["batch"], 16)
         return Space(
             (
                 Param("CLUSTER", (0, 1), 0, "exchange through L2, or through the shared memory of a cluster (sm_90)"),
-                Param("WARPS", (4, 8, 16), 8, "warps that split the depth of each product"),
-                Param("X_BUFFERS", (0, 1, 2), 0, "batches in shared memory: 0 fetches tile by tile"),
+                Param("WARPS", (4, 8, 16), 8, "warps of a block: they share the first layer's depth, and the masters"),
+                Param("SPLIT_K", (1, 2, 4), 1, "warps that share the depth of a hidden product"),
+                Param("X_BUFFERS", (0, 2), 0, "batches in shared memory; 0: a lane fetches the pixels that it needs"),
             ),
             (
                 Constraint(
@@ -52,8 +74,8 @@ class MlpResident(Kernel):
                     lambda c: self._shared_bytes(problem, c) <= device.shared_per_block,
                 ),
                 Constraint(
-                    "CLUSTER=1 needs sm_90 and at most 8 blocks: that is a portable cluster",
-                    lambda c: c.integer("CLUSTER") == 0 or (device.capability >= 90 and blocks <= 8),
+                    f"CLUSTER=1 needs sm_90 and at most {LARGEST_CLUSTER} blocks",
+                    lambda c: c.integer("CLUSTER") == 0 or (device.capability >= 90 and blocks <= LARGEST_CLUSTER),
                     ("CLUSTER",),
                 ),
                 Constraint(
@@ -63,6 +85,23 @@ class MlpResident(Kernel):
                 Constraint(
                     "the master weights of a warp must fit its registers",
                     lambda c: self._master_registers(problem, c) <= 160 * min(1, 8 / c.integer("WARPS")),
+                ),
+                Constraint(
+                    "a pair of warps makes 16 rows: SPLIT_K is at most WARPS / 2",
+                    lambda c: 2 * c.integer("SPLIT_K") <= c.integer("WARPS"),
+                    ("SPLIT_K", "WARPS"),
+                ),
+                Constraint(
+                    "every warp that shares a depth needs a tile of 16 of it",
+                    lambda c: c.integer("SPLIT_K") <= blocks or problem["layers"] == 1,
+                ),
+                Constraint(
+                    "with one hidden layer there is no hidden product to share",
+                    lambda c: problem["layers"] > 1 or c.integer("SPLIT_K") == 1,
+                ),
+                Constraint(
+                    "a warp makes the logits of at most 16 rows: the batch is at most 16 WARPS",
+                    lambda c: row_tiles <= min(c.integer("WARPS"), 15),
                 ),
                 Constraint("a tile of logits holds at most 16 classes", lambda _: problem["classes"] <= 16),
             ),
@@ -79,15 +118,21 @@ class MlpResident(Kernel):
     @staticmethod
     def _shared_bytes(problem: Problem, config: Config) -> int:
         """Mirrors the layout in mlp_resident.cu."""
-        rows, warps, layers = ceil_div(problem["batch"], 16) * 16, config.integer("WARPS"), problem["layers"]
-        x = rows * (ceil_div(problem["in_features"], 16) * 16 + 8) * 2
-        clustered, hidden = bool(config.integer("CLUSTER")), layers - 1
-        h = ceil_div(problem["width"], 16) * rows * (16 if clustered else 24) * 2
-        buffers = layers + 1 + max(hidden, 1) if clustered else layers + 2
-        arrivals = 8 * (layers + max(layers - 2, 0))
-        corner = (16 if config.integer("X_BUFFERS") else max(16, rows)) * 24 * 2
-        small = 2 * rows * 24 * 2 + (layers + 1) * 16 * 4 + rows * 8
-        return config.integer("X_BUFFERS") * x + buffers * h + warps * (rows * 16 * 4 + corner) + small + arrivals
+        row_tiles, warps, layers = ceil_div(problem["batch"], 16), config.integer("WARPS"), problem["layers"]
+        rows, blocks = 16 * row_tiles, ceil_div(problem["width"], 16)
+        x_tiles, split = ceil_div(problem["in_features"], 16), config.integer("SPLIT_K")
+        x = rows * (x_tiles * 16 + 8) * 2
+        tile = rows * 32
+        buffers = layers + config.integer("CLUSTER") + max(layers - 2, 0)
+        operands = (2 * (layers - 1) + 1) * blocks * 512
+        copies = warps >= 2 * row_tiles and blocks > 1
+        parts = max(split if split > 1 else 0, int(copies)) * rows * 64
+        sums = ceil_div(x_tiles, ceil_div(x_tiles, warps)) * rows * 64
+        small = 2 * tile + (layers + 1) * 64 + rows * 28
+        barriers = 8 * (layers + max(layers - 2, 0)) * (2 if layers == 1 else 1)
+        if layers >= 2 and sums <= blocks * tile:
+            sums = 0
+        return config.integer("X_BUFFERS") * x + buffers * blocks * tile + operands + parts + small + barriers + sums
 
     def defines(self, problem: Problem, config: Config) -> dict[str, Value]:
         return {
@@ -100,10 +145,14 @@ class MlpResident(Kernel):
         }
 
     def launch(self, problem: Problem, config: Config) -> Launch:
-        grid = (ceil_div(problem["width"], 16), 1, 1)
-        threads = WARP * config.integer("WARPS")
+        blocks, threads = ceil_div(problem["width"], 16), WARP * config.integer("WARPS")
+        clustered = bool(config.integer("CLUSTER"))
         return Launch(
-            grid, (threads, 1, 1), self._shared_bytes(problem, config), cooperative=not config.integer("CLUSTER")
+            (blocks, 1, 1),
+            (threads, 1, 1),
+            self._shared_bytes(problem, config),
+            cooperative=not clustered,
+            cluster=blocks if clustered else 1,
         )
 
     def exchange_words(self, problem: Problem) -> int:

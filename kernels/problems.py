@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import kernels
+from tuner.devices import KNOWN
 from tuner.errors import UserError
 from tuner.types import Problem
 
@@ -69,6 +70,8 @@ def resident_problem(width: int, layers: int, batch: int, steps: int = STEPS_PER
 def mlp_problems(width: int, layers: int, batch: int) -> list[Problem]:
     """Every distinct problem of one training step of 784-H-...-H-10, in the order of the step.
 
+    The last is the whole step as one problem, where a GPU that we know can keep such a network's weights.
+
     Raises:
         UserError: a width, depth or batch that no network has.
     """
@@ -76,6 +79,9 @@ def mlp_problems(width: int, layers: int, batch: int) -> list[Problem]:
         raise UserError(f"The batch is {batch}; give a whole number from 1 to {LARGEST_BATCH}.")
     backward = reversed(backward_problems(width, layers, batch))
     everything = [gather_problem(batch), *forward_problems(width, layers, batch), loss_problem(batch), *backward]
+    resident = resident_problem(width, layers, batch)
+    if any(next(iter(kernels.mlp_resident.space(resident, gpu)), None) is not None for gpu in KNOWN.values()):
+        everything.append(resident)
     return list(dict.fromkeys(everything))
 
 

@@ -32,7 +32,7 @@ INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
 
 NOT_ALL_FOUND = 1
-"""Exit code where a problem has no right configuration."""
+"""Exit code where a problem has no right configuration, or none of the problems fits the device."""
 
 
 def run_search(
@@ -96,7 +96,8 @@ def run_search(
         show(console, results, kind, interrupted=interrupted)
     if interrupted:
         return INTERRUPTED
-    return 0 if all(result.best for result in results) else NOT_ALL_FOUND
+    sought = [result for result in results if result.ended != "unfit"]
+    return 0 if sought and all(result.best for result in sought) else NOT_ALL_FOUND
 
 
 def check(settings: Settings, problems: Sequence[Problem]) -> None:
@@ -195,7 +196,10 @@ def show(console: Console, results: Sequence[ProblemResult], kind: Kind, *, inte
     if interrupted:
         _say(console, "Stopped. Everything recorded so far is stored; the same command goes on from there.")
         return
-    missing = [result.problem.label for result in results if result.best is None]
+    unfit = [result.problem.label for result in results if result.ended == "unfit"]
+    if unfit:
+        _say(console, f"Skipped, as no configuration fits this device: {', '.join(unfit)}.")
+    missing = [result.problem.label for result in results if result.best is None and result.ended != "unfit"]
     if missing:
         _say(console, f"No right configuration was found for: {', '.join(missing)}.")
     for reason, ending in _ENDINGS.items():

@@ -66,7 +66,8 @@ class ProblemResult:
     """Those that were tried in this run."""
     failures: Mapping[str, int]
     ended: str
-    """`trials` reached, space `exhausted`, `time` over, or `settled`: further trials were not worth their time."""
+    """`trials` reached, space `exhausted`, `time` over, `settled` (further trials were not worth their time), or
+    `unfit` (the kernel has no configuration for this problem on this device)."""
     seconds: float
     spent: Mapping[str, Any] = field(default_factory=dict)
     """Where the time went (`tuner.spent.Spent.summary`)."""

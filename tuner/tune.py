@@ -53,7 +53,7 @@ def tune(
             space = kernel.space(problem, device)
             progress.begin(number, len(problems), problem, settings.trials)
             if next(iter(space), None) is None:
-                result = ProblemResult(problem, kind, None, None, None, 0, 0, {}, "exhausted", 0.0)
+                result = ProblemResult(problem, kind, None, None, None, 0, 0, {}, "unfit", 0.0)
             else:
                 task = Task(
                     kernel=kernel,

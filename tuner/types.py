@@ -205,7 +205,8 @@ class Launch:
     """How a kernel is started: grid and block as (x, y, z), dynamic shared memory in bytes.
 
     cooperative: all blocks must be on the GPU at once. overlap: may start while the kernel before it in the stream is
-    still finishing (programmatic dependent launch); the kernel itself waits where it must.
+    still finishing (programmatic dependent launch); the kernel itself waits where it must. cluster: blocks of a cluster
+    that must be admitted before the launch (its size is compiled in).
     """
 
     grid: tuple[int, int, int]
@@ -213,6 +214,7 @@ class Launch:
     shared_bytes: int = 0
     cooperative: bool = False
     overlap: bool = False
+    cluster: int = 1
 
     @property
     def threads(self) -> int:

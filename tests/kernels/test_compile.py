@@ -62,11 +62,25 @@ def test_clusters_compile_where_there_are_some(h200: Device) -> None:
     compiled(kernels.linear_backward, problem, clustered, "sm_90")
 
 
-def test_the_resident_form_of_clusters_compiles(h200: Device) -> None:
-    problem = kernels.mlp_resident.problem(32, 784, 128, 3, 10, 64)
-    config = Config.of(CLUSTER=1, WARPS=8, X_BUFFERS=2)
+@pytest.mark.parametrize(("width", "split"), [(32, 1), (128, 1), (256, 2)])
+def test_the_resident_form_of_clusters_compiles(width: int, split: int, h200: Device) -> None:
+    problem = kernels.mlp_resident.problem(32, 784, width, 3, 10, 64)
+    config = Config.of(CLUSTER=1, WARPS=8, SPLIT_K=split, X_BUFFERS=2)
     assert config in kernels.mlp_resident.space(problem, h200)
-    assert count_hmma(compiled(kernels.mlp_resident, problem, config, "sm_90").path, "mlp_resident") > 0
+    binary = compiled(kernels.mlp_resident, problem, config, "sm_90")
+    assert count_hmma(binary.path, "mlp_resident") > 0
+    assert kernels.mlp_resident.launch(problem, config).cluster == width // 16
+
+
+def test_the_resident_layout_in_shared_memory_is_the_one_that_is_asked_for(h200: Device) -> None:
+    for sizes in ((32, 784, 256, 3, 10, 64), (17, 50, 33, 1, 7, 3), (64, 100, 40, 4, 16, 2)):
+        problem = kernels.mlp_resident.problem(*sizes)
+        space = list(kernels.mlp_resident.space(problem, h200))
+        for config in random.Random(problem.label).sample(space, 3):
+            asked = kernels.mlp_resident.launch(problem, config).shared_bytes
+            defines = {**kernels.mlp_resident.defines(problem, config), "EXPECTED_SHARED_BYTES": asked}
+            binary = compile_source(kernels.mlp_resident.source, "mlp_resident", defines, "sm_90")
+            assert isinstance(binary, Binary), f"{problem.label} [{config.label}]: {binary}"
 
 
 @pytest.mark.parametrize(

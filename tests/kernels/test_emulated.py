@@ -67,9 +67,35 @@ def test_order_of_threads_and_blocks_changes_no_bit(seed: int, t4: Device) -> No
         np.testing.assert_array_equal(runs[0][name], runs[1][name])
 
 
+@pytest.mark.parametrize(
+    ("sizes", "tunables"),
+    [
+        ((16, 32, 32, 1, 10, 3), {"WARPS": 4, "X_BUFFERS": 2}),
+        ((32, 48, 64, 2, 10, 2), {"WARPS": 8, "SPLIT_K": 4, "X_BUFFERS": 2}),
+        ((32, 48, 144, 3, 10, 1), {"WARPS": 8, "SPLIT_K": 2, "X_BUFFERS": 2}),
+        ((33, 31, 50, 4, 7, 2), {"WARPS": 16, "SPLIT_K": 2, "X_BUFFERS": 2}),
+        ((64, 40, 48, 3, 16, 2), {"WARPS": 4, "SPLIT_K": 2, "X_BUFFERS": 0}),
+        ((64, 16, 16, 3, 3, 3), {"WARPS": 16, "X_BUFFERS": 2}),
+        # The first layer's sums lie in the last activations: 16 blocks of 8 warps.
+        ((16, 128, 256, 3, 10, 2), {"WARPS": 8, "SPLIT_K": 2, "X_BUFFERS": 2}),
+        ((16, 128, 256, 2, 10, 2), {"WARPS": 8, "SPLIT_K": 1, "X_BUFFERS": 2}),
+    ],
+    ids=lambda value: "x".join(map(str, value)) if isinstance(value, tuple) else None,
+)
+@pytest.mark.parametrize("checked", [False, True], ids=["plain", "checked"])
+def test_resident_steps_of_every_shape_are_right_and_free_of_races(
+    sizes: tuple[int, ...], tunables: dict[str, int], checked: bool, h200: Device
+) -> None:
+    problem = kernels.mlp_resident.problem(*sizes)
+    config = Config.of({"CLUSTER": 0, "SPLIT_K": 1, **tunables})
+    assert config in kernels.mlp_resident.space(problem, h200)
+    verdict = verify(EmulationRunner(checked=checked), kernels.mlp_resident, problem, config, None, seed=1)
+    assert verdict.ok, verdict.message
+
+
 def test_a_resident_grid_with_a_block_missing_ends_and_says_so() -> None:
     problem = kernels.mlp_resident.problem(16, 16, 32, 2, 4, 2)
-    config = Config.of(CLUSTER=0, WARPS=4, X_BUFFERS=1)
+    config = Config.of(CLUSTER=0, WARPS=4, SPLIT_K=1, X_BUFFERS=0)
     arguments = kernels.mlp_resident.arguments(problem, config, np.random.default_rng(0))
     defines = {**kernels.mlp_resident.defines(problem, config), "SPIN_LIMIT": 200}
     module = emulation.build(kernels.mlp_resident.source, kernels.mlp_resident.name, defines)
@@ -84,7 +110,7 @@ def test_a_resident_grid_with_a_block_missing_ends_and_says_so() -> None:
 
 def test_resident_steps_in_two_launches_are_the_steps_of_one() -> None:
     problem = kernels.mlp_resident.problem(16, 20, 32, 3, 4, 4)
-    config = Config.of(CLUSTER=0, WARPS=4, X_BUFFERS=2)
+    config = Config.of(CLUSTER=0, WARPS=4, SPLIT_K=2, X_BUFFERS=2)
     arguments = kernels.mlp_resident.arguments(problem, config, np.random.default_rng(0))
     module = emulation.build(
         kernels.mlp_resident.source, kernels.mlp_resident.name, kernels.mlp_resident.defines(problem, config)

@@ -21,7 +21,13 @@ def test_the_problems_of_an_mlp_in_the_order_of_a_step() -> None:
         "linear_backward 32x128x10 dx=relu",
         "linear_backward 32x128x128 dx=relu",
         "linear_backward 32x784x128 dx=none",
+        "mlp_resident 32x784x128x3x10x64",
     ]
+
+
+def test_the_whole_step_is_a_problem_where_some_gpu_can_keep_the_weights() -> None:
+    resident = [width for width in (16, 256, 272, 1024) if mlp_problems(width, 3, 32)[-1].kernel == "mlp_resident"]
+    assert resident == [16, 256]
 
 
 def test_one_hidden_layer_has_no_square_problem() -> None:

@@ -21,7 +21,9 @@ from tuner.types import Config
 
 def plan(network: Network) -> ResidentPlan:
     problem = resident_problem(network.width, network.layers, network.batch)
-    return ResidentPlan(network, T4, Choice(problem, Config.of(CLUSTER=0, WARPS=4, X_BUFFERS=0), Rung.DEFAULT, None))
+    return ResidentPlan(
+        network, T4, Choice(problem, Config.of(CLUSTER=0, WARPS=4, SPLIT_K=1, X_BUFFERS=0), Rung.DEFAULT, None)
+    )
 
 
 def task(network: Network, steps: int = 12, lr: float = 0.02) -> Task:
@@ -79,7 +81,7 @@ def test_its_time_per_step_is_that_of_a_launch_over_its_steps() -> None:
     network = Network(32)
     with Store.open("sqlite://") as store:
         problem = resident_problem(32, 3, 32)
-        add(store, kernels.mlp_resident, problem, Config.of(CLUSTER=0, WARPS=8, X_BUFFERS=0), 128.0)
+        add(store, kernels.mlp_resident, problem, Config.of(CLUSTER=0, WARPS=8, SPLIT_K=1, X_BUFFERS=0), 128.0)
         found = make_resident_plan(store, network, T4, LAPTOP, check=passes)
     assert found is not None
     assert found.expected_us == 128.0 / STEPS_PER_LAUNCH

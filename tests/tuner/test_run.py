@@ -117,6 +117,18 @@ def test_no_right_configuration_is_said_and_is_no_success(store: Store, gpu: Rep
     assert "wrong:12" in text
 
 
+def test_a_kernel_that_does_not_fit_the_device_is_skipped_and_no_failure(store: Store, gpu: Replayed) -> None:
+    resident = ALL["mlp_resident"]
+    problem = resident.problem(32, 784, 4096, 3, 10, 64)
+    kernels = {"toy": TOY, "mlp_resident": resident}
+    code, text = printed(store, problems=[PROBLEM, problem], kernels=kernels)
+    assert code == 0
+    assert "Skipped, as no configuration fits this device: mlp_resident 32x784x4096x3x10x64." in text
+    assert "No right configuration" not in text
+    code, _ = printed(store, problems=[problem], kernels=kernels)
+    assert code == NOT_ALL_FOUND
+
+
 def test_a_space_that_ended_early_is_said(store: Store, gpu: Replayed) -> None:
     _, text = printed(store, settings=Settings(trials=500, sampler="grid"))
     assert "every valid configuration having been tried: 1" in text

@@ -381,7 +381,7 @@ def test_an_empty_space_is_a_result(store: Store, monkeypatch: pytest.MonkeyPatc
     empty = replace(space, constraints=(replace(space.constraints[0], holds=lambda _: False),))
     monkeypatch.setattr(type(TOY), "space", lambda *_: empty)
     [result] = search(store, Replayed())
-    assert (result.best, result.ended, result.trials) == (None, "exhausted", 0)
+    assert (result.best, result.ended, result.trials) == (None, "unfit", 0)
 
 
 def test_a_compiler_that_was_killed_is_explained(store: Store) -> None:

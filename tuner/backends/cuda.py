@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tuner.backends.clusters import admit_cluster
 from tuner.backends.cublas import Cublas, CublasError
 from tuner.backends.overlap import LaunchError, launch_overlapping
 from tuner.kernel import Argument, Array, Kernel, Product, Role
@@ -163,10 +164,12 @@ class CudaRunner:
             per_sm = cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(
                 function.kernel.ptr, launch.threads, launch.shared_bytes
             )
-        except cupy.cuda.driver.CUDADriverError as error:
+            if per_sm < 1:
+                return Failure(Status.RESOURCES, "not even one block fits on an SM")
+            if launch.cluster > 1 and admit_cluster(function.kernel.ptr, launch) < 1:
+                return Failure(Status.RESOURCES, f"no cluster of {launch.cluster} blocks fits on this GPU")
+        except (cupy.cuda.driver.CUDADriverError, LaunchError) as error:
             return _launch_failure(error)
-        if per_sm < 1:
-            return Failure(Status.RESOURCES, "not even one block fits on an SM")
         # CuPy would shrink the grid without a word, and the kernel would compute a part of the output.
         if launch.cooperative and launch.blocks > per_sm * self.device.sm_count:
             room = f"{per_sm} on each of {self.device.sm_count} SMs"

@@ -38,18 +38,18 @@ def launch_overlapping(function: int, launch: Launch, values: tuple[Any, ...]) -
     """
     import cupy
 
-    driver = _driver()
+    api = driver()
     arguments = [_argument(value) for value in values]
     pointers = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(argument) for argument in arguments))
-    config = driver.CUlaunchConfig()
+    config = api.CUlaunchConfig()
     config.gridDimX, config.gridDimY, config.gridDimZ = launch.grid
     config.blockDimX, config.blockDimY, config.blockDimZ = launch.block
     config.sharedMemBytes = launch.shared_bytes
-    config.hStream = driver.CUstream(cupy.cuda.get_current_stream().ptr)
+    config.hStream = api.CUstream(cupy.cuda.get_current_stream().ptr)
     config.attrs = [_attribute()]
     config.numAttrs = 1
-    (status,) = driver.cuLaunchKernelEx(config, driver.CUfunction(function), ctypes.addressof(pointers), 0)
-    if status != driver.CUresult.CUDA_SUCCESS:
+    (status,) = api.cuLaunchKernelEx(config, api.CUfunction(function), ctypes.addressof(pointers), 0)
+    if status != api.CUresult.CUDA_SUCCESS:
         raise LaunchError(status.name)
 
 
@@ -60,20 +60,25 @@ def _argument(value: Any) -> Any:
 
 
 @functools.cache
-def _driver() -> Any:
+def driver() -> Any:
+    """NVIDIA's bindings of the driver.
+
+    Raises:
+        UserError: they are not installed.
+    """
     try:
-        from cuda.bindings import driver
+        from cuda.bindings import driver as bindings
     except ImportError as error:
         raise UserError(
             "NVIDIA's CUDA bindings were not found; install them with: pip install cuda-bindings."
         ) from error
-    return driver
+    return bindings
 
 
 @functools.cache
 def _attribute() -> Any:
-    driver = _driver()
-    attribute = driver.CUlaunchAttribute()
-    attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+    api = driver()
+    attribute = api.CUlaunchAttribute()
+    attribute.id = api.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
     attribute.value.programmaticStreamSerializationAllowed = 1
     return attribute
