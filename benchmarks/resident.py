@@ -13,7 +13,7 @@ import argparse
 import functools
 import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -65,6 +65,10 @@ class Workplace:
     @property
     def lost(self) -> bool:
         return self._failed or self._searching.lost
+
+    @property
+    def spent(self) -> Mapping[str, float]:
+        return self._searching.spent
 
     def handle(self, request: Any) -> Any:
         if not isinstance(request, LongRun):
