@@ -57,6 +57,7 @@ class Engine(StrEnum):
 class Sampler(StrEnum):
     """How the search picks the next configuration."""
 
+    GP = "gp"
     TPE = "tpe"
     RANDOM = "random"
     GRID = "grid"
@@ -144,7 +145,7 @@ def search(
         typer.Option("--early-stop/--no-early-stop", help="End a problem where more trials gain no more than noise."),
     ] = True,
     seed: Seed = 0,
-    sampler: Annotated[Sampler, typer.Option("--sampler", help="How to pick the next configuration.")] = Sampler.TPE,
+    sampler: Annotated[Sampler, typer.Option("--sampler", help="How to pick the next configuration.")] = Sampler.GP,
     device: OnDevice = None,
     arch: Annotated[str | None, typer.Option("--arch", help="Without a GPU: what to compile for, as in sm_75.")] = None,
     predict_for: Annotated[

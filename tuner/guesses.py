@@ -20,12 +20,15 @@ def best_guesses(
     kernel: Kernel, problem: Problem, device: Device, cache: CacheState, configs: Iterable[Config]
 ) -> list[Config]:
     """The `GUESSES` of `configs` that the model predicts to be the fastest, the fastest first. Compiles nothing."""
-    times: list[tuple[float, str, Config]] = []
-    for config in configs:
-        launch = kernel.launch(problem, config)
-        registers = min(REGISTERS, device.registers_per_sm // launch.threads)
-        binary = Binary(Path(), kernel.name, device.arch, registers, 0, 0)
-        prediction = predict(device, launch, binary, kernel.work(problem, config), cache)
-        if isinstance(prediction, Prediction):
-            times.append((prediction.us, config.key, config))
-    return [config for *_, config in sorted(times)[:GUESSES]]
+    times = [(expected_us(kernel, problem, device, cache, config), config.key, config) for config in configs]
+    possible = sorted((us, key, config) for us, key, config in times if us is not None)
+    return [config for *_, config in possible[:GUESSES]]
+
+
+def expected_us(kernel: Kernel, problem: Problem, device: Device, cache: CacheState, config: Config) -> float | None:
+    """The model's time of `config`, us, before it is compiled; None where it does not fit the device."""
+    launch = kernel.launch(problem, config)
+    registers = min(REGISTERS, device.registers_per_sm // launch.threads)
+    binary = Binary(Path(), kernel.name, device.arch, registers, 0, 0)
+    prediction = predict(device, launch, binary, kernel.work(problem, config), cache)
+    return prediction.us if isinstance(prediction, Prediction) else None

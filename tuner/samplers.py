@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import optuna
 
-SAMPLERS = ("tpe", "random", "grid", "cmaes")
+SAMPLERS = ("gp", "tpe", "random", "grid", "cmaes")
+"""`gp` is this project's own (`tuner.surrogate`); its choices are Optuna's trials like the others'."""
 
 STARTUP_TRIALS = 10
 """Valid configurations drawn at random before a model-based sampler takes over."""

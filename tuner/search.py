@@ -5,6 +5,8 @@ uses the order in which the kernel lists its values. Optuna knows nothing of con
 
 - the kernel's default, configurations known to be good nearby, those that the model thinks best, and valid ones drawn
   at random come first, until a few results are there to learn from;
+- gp, the default, chooses by a Gaussian process on top of the model's predictions (`tuner.surrogate`), and its choices
+  are enqueued as Optuna's trials;
 - TPE chooses among its samples that are valid and new (`tuner.samplers.ValidTpe`). A suggestion that none the less
   breaks a constraint, or that was tried already, is drawn again a few times and then moved to the nearest valid
   configuration that is new. It is never compiled;
@@ -29,11 +31,16 @@ from optuna.trial import Trial, TrialState, create_trial
 
 from tuner.samplers import SAMPLERS, STARTUP_TRIALS, ValidTpe, optuna_sampler
 from tuner.space import Space
+from tuner.surrogate import POOL, Expected, Surrogate
 from tuner.types import Config, Measurement
 
 LISTED = 10_000
 """A space of at most this many valid configurations is listed in full (walking it takes some 10 us each)."""
 
+POOL_LISTED = 1200
+"""Configurations that the sampler gp chooses from in a space that is listed."""
+FEW = 5
+"""Drawn at random before the sampler gp takes over: it has the model to begin with."""
 _REDRAWS = 4
 _DRAWS = 20_000
 """Most random combinations that are looked at for one valid one, before the whole space is listed after all."""
@@ -50,9 +57,10 @@ class Search:
         seed: int = 0,
         first: Iterable[Config] = (),
         known: Iterable[Measurement] = (),
+        expected: Expected = lambda _: None,
     ) -> None:
         """`first` are tried before anything else, in their order, the valid ones once each; `known` are never asked
-        again, and the sampler learns from them.
+        again, and the sampler learns from them. `expected` predicts times for the sampler `gp`.
         """
         if sampler not in SAMPLERS:
             raise ValueError(f"no sampler {sampler!r}; there are {SAMPLERS}")
@@ -65,6 +73,10 @@ class Search:
         self._distributions: dict[str, BaseDistribution] = {
             param.name: IntDistribution(0, len(param.values) - 1) for param in space.params
         }
+        self._surrogate = Surrogate(space, expected, seed)
+        self._observed: list[tuple[Config, float | None]] = []
+        self._batch: list[Config] = []
+        """What the surrogate would try next."""
         self._open: dict[Config, Trial] = {}
         self._seen: set[Config] = set()
         self._first = deque(first)
@@ -102,6 +114,7 @@ class Search:
         self._told += 1
         trial = self._open.pop(measurement.config)
         trial.set_user_attr("status", measurement.status.value)
+        self._observed.append((measurement.config, measurement.median_us if measurement.ok else None))
         if measurement.ok and measurement.median_us is not None:
             self._study.tell(trial, measurement.median_us)
             self._keep_best(measurement)
@@ -115,11 +128,24 @@ class Search:
                 return config, self._trial(config)
         if self._sampler == "grid":
             return self._found(next((config for config in self._grid if self._new(config)), None))
-        ignorant = self._drawn < STARTUP_TRIALS or (self._sampler == "tpe" and self._told < STARTUP_TRIALS)
+        startup = FEW if self._sampler == "gp" else STARTUP_TRIALS
+        ignorant = self._drawn < startup or (self._sampler == "tpe" and self._told < STARTUP_TRIALS)
         if self._sampler == "random" or ignorant:
             self._drawn += 1
             return self._found(self._valid.draw(self._seen))
-        return self._suggest()
+        return self._promising() if self._sampler == "gp" else self._suggest()
+
+    def _promising(self) -> tuple[Config, Trial] | None:
+        """What the surrogate thinks best; where it knows nothing new, what is left."""
+        while self._batch:
+            config = self._batch.pop(0)
+            if self._new(config):
+                return config, self._trial(config)
+        self._batch = self._surrogate.next(self._observed, self._open, self._valid.pool(POOL), self._new)
+        if not self._batch:
+            return self._found(self._valid.draw(self._seen))
+        config = self._batch.pop(0)
+        return config, self._trial(config)
 
     def _suggest(self) -> tuple[Config, Trial] | None:
         """The sampler's suggestion, moved where it is not valid or not new."""
@@ -159,6 +185,7 @@ class Search:
         self._seen.add(measurement.config)
         self._told += 1
         right = measurement.ok and measurement.median_us is not None
+        self._observed.append((measurement.config, measurement.median_us if right else None))
         self._study.add_trial(
             create_trial(
                 state=TrialState.COMPLETE if right else TrialState.PRUNED,
@@ -199,6 +226,8 @@ class _Valid:
         self._random = random.Random(seed)
         self._points: np.ndarray[tuple[int, int], np.dtype[np.float64]] | None = None
         self._steps = [1.0 / max(1, len(param.values) - 1) for param in space.params]
+        self._sampled: list[Config] = []
+        self._sampled_all = False
         few = list(itertools.islice(space, LISTED + 1))
         self._listed = few if len(few) <= LISTED else None
 
@@ -230,8 +259,21 @@ class _Valid:
         free = [config for config in self._list() if config not in taken]
         return self._random.choice(free) if free else None
 
+    def pool(self, count: int) -> list[Config]:
+        """Some `count` to choose from: others every time where all are listed, else the same, since drawing is slow."""
+        if self._listed is None:
+            return self.sample(count)
+        return self._random.sample(self._listed, min(POOL_LISTED, len(self._listed)))
+
     def sample(self, count: int) -> list[Config]:
         """Up to `count` different ones; what is drawn elsewhere does not depend on it."""
+        if count <= len(self._sampled) or self._sampled_all:
+            return self._sampled[:count]
+        self._sampled = self._drawn_apart(count)
+        self._sampled_all = len(self._sampled) < count
+        return self._sampled
+
+    def _drawn_apart(self, count: int) -> list[Config]:
         separate = random.Random(self._seed)
         if self._listed is not None:
             return separate.sample(self._listed, min(count, len(self._listed)))

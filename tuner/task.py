@@ -6,10 +6,11 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from tuner.candidates import WINDOW, Candidates, Compiler
-from tuner.guesses import SAMPLE, best_guesses
+from tuner.guesses import SAMPLE, best_guesses, expected_us
 from tuner.judge import measurement
 from tuner.kernel import Kernel
 from tuner.measure import cache_state
@@ -31,7 +32,7 @@ class Settings:
     timeout_s: float | None = None
     """Per problem; what is under way when it ends is dropped."""
     seed: int = 0
-    sampler: str = "tpe"
+    sampler: str = "gp"
     arch: str | None = None
     """What to compile for without a GPU; the device's own where it is None."""
     predict_for: str = "Tesla T4"
@@ -171,7 +172,11 @@ class Task:
         """
         others = [row for row in rows if row.problem != self.problem and row.problem.options == self.problem.options]
         first = [self.default, *neighbours(self.problem.dims, others)]
-        search = Search(self.space, sampler=self.settings.sampler, seed=self.settings.seed, first=first, known=known)
+        expected = partial(expected_us, self.kernel, self.problem, self.device, self.cache)
+        settings = self.settings
+        search = Search(
+            self.space, sampler=settings.sampler, seed=settings.seed, first=first, known=known, expected=expected
+        )
         sample = search.sample(SAMPLE)
         search.prefer(best_guesses(self.kernel, self.problem, self.device, self.cache, sample))
         return search
