@@ -154,7 +154,7 @@ def test_a_tie_is_said(store: Store, gpu: Replayed) -> None:
         (Settings(timeout_s=0.0), "--timeout 0"),
         (Settings(timeout_s=float("nan")), "--timeout nan"),
         (Settings(seed=-1), "--seed -1"),
-        (Settings(sampler="guess"), "choose one of: tpe, random, grid, cmaes"),
+        (Settings(sampler="guess"), "choose one of: gp, tpe, random, grid, cmaes"),
         (Settings(arch="turing"), "write it as sm_75"),
         (Settings(arch="sm_999"), r"NVRTC [\d.]+ does not compile for sm_999; it knows sm_75, sm_80, "),
         (Settings(predict_for="voodoo"), "No GPU called 'voodoo'"),
