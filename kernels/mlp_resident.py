@@ -5,22 +5,18 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from kernels.tiling import WARP, ceil_div
-from tuner.kernel import Argument, Array, Kernel, Role, Scalar, Work
+from kernels.whole_step import Layer, WholeStep
+from tuner.kernel import Argument, Array, Role, Work
 from tuner.space import Constraint, Param, Space
 from tuner.types import Config, Device, Launch, Problem, Value
 
-_IMAGES = 512
-"""Rows to pick batches from while tuning."""
 LARGEST_CLUSTER = 16
 """Blocks that an H100 or H200 can put into a cluster; 8 on every GPU with clusters."""
-_PATH = 1.2
-"""Learning rate times steps while tuning: changes every matrix by a fair part of itself, and stays far from chaos."""
-
 
 PARTS = (
     "sum+send h0",
@@ -41,23 +37,11 @@ PARTS = (
 """Of a step, as the kernel's PROFILE build counts them."""
 
 
-class MlpResident(Kernel):
-    """images (any, in) fp16, labels uint8, order (total, batch) int32, and the weights of all layers, fp32, in place.
-
-    `layers` counts hidden layers of `width`; `steps` SGD steps are made in one launch.
-    """
+class MlpResident(WholeStep):
+    """The weights of all layers, fp32, one after the other, in place. `steps` SGD steps are made in one launch."""
 
     name = "mlp_resident"
     source = Path(__file__).with_name("mlp_resident.cu")
-    dims = ("batch", "in_features", "width", "layers", "classes", "steps")
-    options: ClassVar = {}
-    worst_element = 64.0
-    """A value that rounding puts on the other side of a ReLU changes one column, and by whole gradients: emulated runs
-    of 64 steps saw up to 12 tolerances."""
-
-    def sizes(self, problem: Problem) -> list[int]:
-        """Features along the network."""
-        return [problem["in_features"], *[problem["width"]] * problem["layers"], problem["classes"]]
 
     def space(self, problem: Problem, device: Device) -> Space:
         blocks, row_tiles = ceil_div(problem["width"], 16), ceil_div(problem["batch"], 16)
@@ -162,69 +146,23 @@ class MlpResident(Kernel):
         return 2 * phases * ceil_div(problem["width"], 16) * rows * 8 * 2
 
     def arguments(self, problem: Problem, config: Config, rng: Any) -> Sequence[Argument]:
-        batch, inputs, steps = problem["batch"], problem["in_features"], problem["steps"]
-        # Normal, not pixels: units differ, and few activations lie where rounding decides about the ReLU.
-        images = rng.standard_normal((_IMAGES, inputs), dtype=np.float32).astype(np.float16)
-        labels = rng.integers(0, problem["classes"], size=_IMAGES).astype(np.uint8)
-        order = rng.integers(0, _IMAGES, size=(steps + 1, batch)).astype(np.int32)
-        pairs, words = itertools.pairwise(self.sizes(problem)), self.exchange_words(problem)
-        parts = [self._uniform(rng, (n + 1) * m, n) for n, m in pairs]
-        weights = np.concatenate(parts)
+        layers = self.fresh_layers(problem, rng)
+        weights = np.concatenate([part.ravel() for pair in layers for part in pair])
+        words = self.exchange_words(problem)
+        before, after = self.batches(problem, rng), self.bookkeeping(problem, weights)
         return (
-            Array("images", images, Role.IN),
-            Array("labels", labels, Role.IN),
-            Array("order", order, Role.IN),
-            # Near the end, so that the order starts over within the launch.
-            Array("position", np.full_like(order, 2, shape=(1,)), Role.INOUT),
-            Scalar("total", np.int32(steps + 1)),
-            Scalar("steps", np.int32(steps)),
+            *before,
             Array("weights", weights, Role.INOUT),
-            Scalar("rate", np.float32(_PATH / steps / batch)),
-            Array("loss", np.zeros_like(weights, shape=(steps + 1,)), Role.INOUT),
-            Scalar("slots", np.int32(steps + 1)),
+            *after,
             # Read before it is written, while a block waits; that is what the numbers in it are for.
-            Array("exchange", np.zeros_like(order, shape=(words,), dtype=np.uint32), Role.INOUT),
-            Array("failed", np.zeros_like(order, shape=(1,)), Role.COUNTER),
+            Array("exchange", np.zeros_like(weights, shape=(words,), dtype=np.uint32), Role.INOUT),
+            Array("failed", np.zeros_like(weights, shape=(1,), dtype=np.int32), Role.COUNTER),
         )
 
-    @staticmethod
-    def _uniform(rng: Any, count: int, fan_in: int) -> Any:
-        return ((2 * rng.random((count,), dtype=np.float32) - 1) / np.float32(fan_in**0.5)).astype(np.float32)
+    def layers_of(self, problem: Problem, values: Mapping[str, Any]) -> list[Layer]:
+        return self.split(problem, values["weights"])
 
-    def reference(self, problem: Problem, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """SGD in float64, rounded to fp16 where the kernel hands on fp16.
-
-        At a ReLU's corner such a rounding decides whether a gradient passes; without it a correct kernel would differ
-        by whole gradients now and then, and the limits could catch nothing finer than that.
-        """
-        steps, classes = problem["steps"], problem["classes"]
-        layers = self.split(problem, inputs["weights"].astype(np.float64))
-        done, total, rate = int(inputs["position"][0]), int(inputs["total"]), float(inputs["rate"])
-        loss = inputs["loss"].astype(np.float64)
-        for t in range(steps):
-            rows = inputs["order"][(done + t) % total]
-            activations = [inputs["images"][rows].astype(np.float64)]
-            for depth, (W, b) in enumerate(layers):
-                x = activations[-1] @ _rounded(W) + b
-                activations.append(_rounded(np.maximum(x, 0.0)) if depth < len(layers) - 1 else x)
-            z = activations[-1] - activations[-1].max(axis=1, keepdims=True)
-            log_sum = np.log(np.exp(z).sum(axis=1, keepdims=True))
-            onehot = (inputs["labels"][rows][:, None] == np.arange(classes, like=z)[None, :]).astype(np.float64)
-            loss[(done + t) % int(inputs["slots"])] = ((log_sum - z) * onehot).sum() / problem["batch"]
-            gradient = _rounded(np.exp(z - log_sum) - onehot)
-            for depth in reversed(range(len(layers))):
-                W, b = layers[depth]
-                below = activations[depth]
-                update = below.T @ gradient, gradient.sum(axis=0)
-                gradient = _rounded((gradient @ _rounded(W).T) * (below > 0))
-                layers[depth] = W - rate * update[0], b - rate * update[1]
-        found = {"loss": loss, "position": inputs["position"].astype(np.float64) + steps}
-        return found | self._named(layers)
-
-    def outputs(self, problem: Problem, config: Config, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {**values, **self._named(self.split(problem, values["weights"]))}
-
-    def split(self, problem: Problem, weights: Any) -> list[tuple[Any, Any]]:
+    def split(self, problem: Problem, weights: Any) -> list[Layer]:
         """(W, b) of each layer out of the flat array; views."""
         layers, at = [], 0
         for inputs, outputs in itertools.pairwise(self.sizes(problem)):
@@ -233,22 +171,6 @@ class MlpResident(Kernel):
             layers.append((W, weights[at : at + outputs]))
             at += outputs
         return layers
-
-    @staticmethod
-    def _named(layers: Sequence[tuple[Any, Any]]) -> dict[str, Any]:
-        return {
-            f"{name}{depth}": part for depth, pair in enumerate(layers) for name, part in zip("Wb", pair, strict=True)
-        }
-
-    def tolerance(self, problem: Problem, config: Config) -> Mapping[str, float]:
-        # What is left are sums in fp32, and the few values that they put on the other side of a tie of fp16 or of a
-        # ReLU. Seen over 64 steps: up to 3e-4 of W0, 5e-4 of the biases, 1e-4 of the other matrices, while those steps
-        # move W0 and the biases by 2e-3 of themselves at least, the others by 8e-4. Fewer steps are larger ones: each
-        # such value then weighs more, and there are fewer to average.
-        few = max(1.0, 64 / problem["steps"]) ** 0.5
-        coarse, fine, last = few * 2.0**-10, few * 2.0**-12, problem["layers"]
-        weights = {f"W{depth}": fine if depth else coarse for depth in range(last + 1)}
-        return {"loss": 2.0**-13, "position": 0.0} | weights | {f"b{depth}": coarse for depth in range(last + 1)}
 
     def emulates(self, config: Config) -> bool:
         return not config.integer("CLUSTER")
@@ -267,7 +189,3 @@ class MlpResident(Kernel):
             serial_steps=steps * (2 * problem["layers"] + 2),
         )
 
-
-def _rounded(values: Any) -> Any:
-    """To fp16 and back."""
-    return values.astype(np.float16).astype(np.float64)

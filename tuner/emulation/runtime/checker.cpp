@@ -22,7 +22,7 @@
 namespace emulation {
 namespace {
 
-// Flags of ShadowCell::read_kind beyond AccessKind: the reads since the last write were by several threads, or warps.
+// Flags of ShadowRead::kind beyond AccessKind: the reads since the last write were by several threads, or warps.
 constexpr uint8_t kManyThreads = 4, kManyWarps = 8;
 // A cell that counts as written before the launch.
 constexpr uint32_t kWrittenBefore = 1;
@@ -136,37 +136,39 @@ bool races_with_write(const Fiber& fiber, const ShadowCell& cell, Access access,
     return !happened_before(fiber, cell.write_time, cell.write_block, cell.write_thread);
 }
 
-bool write_races_with_read(const Fiber& fiber, const ShadowCell& cell, uint8_t kind) {
-    if (cell.read_time == 0 || cell.read_time < ordered_before) return false;
-    if (kind & cell.read_kind & Atomic) return false;
+bool write_races_with_read(const Fiber& fiber, const ShadowRead& read, uint8_t kind) {
+    if (read.time == 0 || read.time < ordered_before) return false;
+    if (kind & read.kind & Atomic) return false;
     const Block& block = *fiber.owner();
-    const bool same_block = cell.read_block == block.id;
-    if (same_block && cell.read_thread == fiber.rank && !(cell.read_kind & kManyThreads)) return false;
-    const bool many_warps = cell.read_kind & kManyWarps;
-    if (same_block && many_warps) return cell.read_time >= block.last_barrier;
+    const bool same_block = read.block == block.id;
+    if (same_block && read.thread == fiber.rank && !(read.kind & kManyThreads)) return false;
+    const bool many_warps = read.kind & kManyWarps;
+    if (same_block && many_warps) return read.time >= block.last_barrier;
     // WMMA loads and stores converge the warp: what its lanes have read before is read.
-    const bool collective = (kind | cell.read_kind) & Collective;
-    if (collective && same_block && cell.read_thread / 32 == fiber.warp) return false;
-    return !happened_before(fiber, cell.read_time, cell.read_block, cell.read_thread);
+    const bool collective = (kind | read.kind) & Collective;
+    if (collective && same_block && read.thread / 32 == fiber.warp) return false;
+    return !happened_before(fiber, read.time, read.block, read.thread);
 }
 
 void note_read(const Fiber& fiber, ShadowCell& cell, uint8_t kind) {
     const Block& block = *fiber.owner();
     uint8_t many = 0;
-    if (cell.read_time >= ordered_before) {
-        const bool same_phase = cell.read_block == block.id && cell.read_time >= block.last_barrier;
-        if (cell.read_block != block.id)
-            many = kManyThreads | kManyWarps;
-        else if (same_phase) {
-            many = cell.read_kind & (kManyThreads | kManyWarps);
-            if (cell.read_thread != fiber.rank) many |= kManyThreads;
-            if (cell.read_thread / 32 != fiber.warp) many |= kManyWarps;
-        }
+    if (cell.read.time >= ordered_before && cell.read.block != block.id) {
+        const ShadowRead& kept = cell.elsewhere;
+        const bool known = kept.time < ordered_before || happened_before(fiber, kept.time, kept.block, kept.thread);
+        if (kept.time >= ordered_before && kept.block == block.id)
+            std::swap(cell.read, cell.elsewhere);
+        else if (known || kept.block == cell.read.block)
+            cell.elsewhere = cell.read;
+        else
+            many = kManyThreads | kManyWarps;  // of three blocks
     }
-    cell.read_time = now;
-    cell.read_block = block.id;
-    cell.read_thread = static_cast<uint16_t>(fiber.rank);
-    cell.read_kind = kind | many;
+    if (cell.read.time >= ordered_before && cell.read.block == block.id && cell.read.time >= block.last_barrier) {
+        many = cell.read.kind & (kManyThreads | kManyWarps);
+        if (cell.read.thread != fiber.rank) many |= kManyThreads;
+        if (cell.read.thread / 32 != fiber.warp) many |= kManyWarps;
+    }
+    cell.read = {now, block.id, static_cast<uint16_t>(fiber.rank), static_cast<uint8_t>(kind | many)};
 }
 
 void note_write(const Fiber& fiber, ShadowCell& cell, uint8_t kind) {
@@ -174,8 +176,7 @@ void note_write(const Fiber& fiber, ShadowCell& cell, uint8_t kind) {
     cell.write_block = fiber.owner()->id;
     cell.write_thread = static_cast<uint16_t>(fiber.rank);
     cell.write_kind = kind;
-    cell.read_time = 0;
-    cell.read_kind = 0;
+    cell.read = cell.elsewhere = {};
 }
 
 }  // namespace
@@ -256,8 +257,12 @@ void checker_access(const void* pointer, size_t bytes, Access access, uint8_t ki
         }
         if (races_with_write(fiber, cell, access, kind))
             report_race(fiber, access, target, 2 * i, "written", cell.write_thread, cell.write_block, site);
-        else if (write && write_races_with_read(fiber, cell, kind))
-            report_race(fiber, access, target, 2 * i, "read", cell.read_thread, cell.read_block, site);
+        else if (write)
+            for (const ShadowRead& read : {cell.read, cell.elsewhere})
+                if (write_races_with_read(fiber, read, kind)) {
+                    report_race(fiber, access, target, 2 * i, "read", read.thread, read.block, site);
+                    break;
+                }
         if (write)
             note_write(fiber, cell, kind);
         else

@@ -29,11 +29,18 @@ struct Published {
 };
 using View = std::map<uint32_t, Published>;  // by block
 
-// The last write and the last read of 2 bytes of memory.
+// The last write of 2 bytes of memory, and the last read by one block; `elsewhere`, by a block before it that it may not
+// have heard of (one block's asynchronous copy may be on its way while another still reads).
+struct ShadowRead {
+    uint32_t time, block;
+    uint16_t thread;
+    uint8_t kind;
+};
 struct ShadowCell {
-    uint32_t write_time, write_block, read_time, read_block;
-    uint16_t write_thread, read_thread;
-    uint8_t write_kind, read_kind;
+    uint32_t write_time, write_block;
+    uint16_t write_thread;
+    uint8_t write_kind;
+    ShadowRead read, elsewhere;
 };
 
 // ---- threads, warps, blocks
