@@ -40,7 +40,8 @@
 // says how far each block is, and a step's stream starts when all have finished the step before.
 //
 // Sizes:      BATCH IN_FEATURES WIDTH LAYERS (hidden, from 2) CLASSES
-// Tunables:   CLUSTER; GRID_N, GRID_K; WARPS; SLOTS: of 1 KB for each of the warp's columns of tiles
+// Tunables:   CLUSTER; GRID_N, GRID_K; WARPS; SLOTS: of 1 KB for each of the warp's columns of tiles; ROUNDS: in which a team's
+//             partial sums are exchanged, each in the same place of shared memory
 // Parameters: exchange, sums: words of 8 bytes, any content but the numbers of steps to come; written: likewise, a word a block;
 //             bias_steps: workspace; position: steps made so far, moved by `steps`; loss[(position + t) % slots]: mean loss.
 // PROFILE:    cycles per step of block 0's first thread in each part of a step are left in `loss` instead (see MARK; the parts'
@@ -77,6 +78,9 @@
 #ifndef SLOTS
 #define SLOTS 2
 #endif
+#ifndef ROUNDS
+#define ROUNDS 1
+#endif
 #ifndef PROFILE
 #define PROFILE 0
 #endif
@@ -104,6 +108,7 @@ static constexpr int FORWARD_SLOTS = ceil_div(DEPTH, 2), STEP_SLOTS = HIDDEN * (
 
 // A block's share of its team's outcome: PAIRS pairs of columns. PAIRS_TOGETHER of them lie side by side in what is sent.
 static constexpr int PAIRS = OUT_TILES * 8 / GRID_K, SHARE = PAIRS * ROWS, PAIRS_TOGETHER = vector_width(PAIRS, 4);
+static constexpr int IN_ROUND = SHARE / ROUNDS;
 
 // The last matrix: tiles of the slab that a warp keeps.
 static constexpr int LAST = ceil_div(IN_TILES, WARPS), LAST_WARPS = ceil_div(IN_TILES, LAST);
@@ -121,7 +126,7 @@ static constexpr int PHASES = LAYERS + HIDDEN, SUM_STAGES = 2 * HIDDEN + 1, FIRS
 // Shared memory, in bytes.
 static constexpr int RING_BYTES = WARPS * SLOTS * OUT * 1024, SLAB_BYTES = IN_TILES * TILE * 2, BESIDE_BYTES = OUT_TILES * TILE * 2;
 static constexpr int X_BYTES = ROWS * X_LD * 2, PART_BYTES = larger(WARP_K > 1 ? WARP_K * OUT_TILES : 0, LAST_WARPS) * WORDS * 8;
-static constexpr int RECEIVED_BYTES = CLUSTER ? GRID_K * larger(SHARE, WORDS) * 8 : 0;
+static constexpr int RECEIVED_BYTES = CLUSTER ? GRID_K * larger(IN_ROUND, WORDS) * 8 : 0;
 static constexpr int AT_SLAB = RING_BYTES, AT_BESIDE = AT_SLAB + SLAB_BYTES, AT_X = AT_BESIDE + BESIDE_BYTES;
 static constexpr int AT_PARTS = AT_X + 2 * X_BYTES, AT_RECEIVED = AT_PARTS + PART_BYTES, AT_D = AT_RECEIVED + RECEIVED_BYTES;
 static constexpr int AT_MASKS = AT_D + TILE * 2, AT_BIAS = AT_MASKS + HIDDEN * SHARE * 4, AT_LAST_BIAS = AT_BIAS + LAYERS * PAIRS * 8;
@@ -136,6 +141,7 @@ static_assert(CLASSES <= 16, "the logits take one tile of 16 columns");
 static_assert(LAYERS >= 2, "with one hidden layer there is no hidden matrix to stream");
 static_assert(GRID_N % GRID_K == 0, "a slab is a whole number of tiles");
 static_assert(OUT_TILES * 8 % GRID_K == 0, "every block of a team needs a share of its columns");
+static_assert(SHARE % ROUNDS == 0, "every round exchanges as much");
 static_assert(!CLUSTER || GRID_K <= 8, "a team is a cluster, of at most 8 blocks on every GPU");
 static_assert(WARPS == 1 || WARPS == 2 || WARPS == 4 || WARPS == 8 || WARPS == 16, "warps are shared out by halves");
 static_assert(SLOTS >= 1 && SLOTS <= 32, "a thread waits for a number of copies that is compiled in");
@@ -388,17 +394,15 @@ mlp_streaming(const half* __restrict__ images, const unsigned char* __restrict__
         }
 #endif
     };
-    auto collect_share = [&](int t, int which, int next_bytes, auto use) {
-        collect(number_of<SHARE>(), number_at(t), [&](int i, int k) { return sums_at(t, which, block, k) + i * 2; }, next_bytes, use);
-    };
-    constexpr int SUM_BYTES = GRID_K * SHARE * 8, LOGIT_BYTES = GRID_K * WORDS * 8;
-    // A warp's sums [column of tiles][16 rows][8 columns][c] to the blocks of the team whose share they are.
-    auto spread = [&](int t, [[maybe_unused]] int which, const float(&made)[OUT][ROW_TILES][2][4]) {
+    constexpr int SUM_BYTES = GRID_K * IN_ROUND * 8, LOGIT_BYTES = GRID_K * WORDS * 8;
+    // A round of a warp's sums [column of tiles][16 rows][8 columns][c] to the blocks of the team whose share they are.
+    auto spread = [&](int t, [[maybe_unused]] int which, int round, const float(&made)[OUT][ROW_TILES][2][4]) {
         auto send = [&](int tile, int n, int eighth, float2 s) {
             const int pair = tile * 8 + n * 4 + lane % 4, row = eighth * 8 + lane / 4, owner = pair / PAIRS, own_pair = pair % PAIRS;
             const int i = own_pair / PAIRS_TOGETHER * (ROWS * PAIRS_TOGETHER) + row * PAIRS_TOGETHER + own_pair % PAIRS_TOGETHER;
+            if (ROUNDS > 1 && i / IN_ROUND != round) return;
 #if THROUGH_CLUSTER
-            send_pair(shared_address(received + rank * SHARE + i), inbox, owner, s);
+            send_pair(shared_address(received + rank * IN_ROUND + i - round * IN_ROUND), inbox, owner, s);
 #else
             put_pair(sums_at(t, which, team * GRID_K + owner, rank) + i * 2, s, number_at(t));
 #endif
@@ -419,10 +423,12 @@ mlp_streaming(const half* __restrict__ images, const unsigned char* __restrict__
             await_team();
             each(send);
         } else {
-            each([&](int tile, int n, int eighth, float2 s) {
-                parts[(warp_k * OUT_TILES + tile) * WORDS + word_at<ROWS>(n, eighth)] = s;
-            });
-            __syncthreads();
+            if (round == 0) {
+                each([&](int tile, int n, int eighth, float2 s) {
+                    parts[(warp_k * OUT_TILES + tile) * WORDS + word_at<ROWS>(n, eighth)] = s;
+                });
+                __syncthreads();
+            }
             await_team();
             for (int w = tid; w < OUT_TILES * WORDS; w += THREADS) {
                 float2 s = make_float2(0.0f, 0.0f);
@@ -434,6 +440,16 @@ mlp_streaming(const half* __restrict__ images, const unsigned char* __restrict__
                 }
                 send(w / WORDS, w % WORDS / (WORDS / 2), w / 32 % (ROWS / 8), s);
             }
+        }
+    };
+
+    // All rounds; use(i, sum) for the words of this block's share. What is done `meanwhile`, the first are under way.
+    auto exchange_sums = [&](int t, int which, const float(&made)[OUT][ROW_TILES][2][4], int next_bytes, auto meanwhile, auto use) {
+        for (int round = 0; round < ROUNDS; ++round) {
+            spread(t, which, round, made);
+            if (round == 0) meanwhile();
+            collect(number_of<IN_ROUND>(), number_at(t), [&](int i, int k) { return sums_at(t, which, block, k) + (round * IN_ROUND + i) * 2; },
+                    round + 1 < ROUNDS ? SUM_BYTES : next_bytes, [&](int i, float2 s) { use(round * IN_ROUND + i, s); });
         }
     };
 
@@ -586,6 +602,12 @@ mlp_streaming(const half* __restrict__ images, const unsigned char* __restrict__
                 __stcg(bias_steps + (size_t(layer) * TILES + rank * IN_TILES + tile) * 16 + i % 16, column_sum(slab + tile * TILE, i % 16));
         }
     };
+    auto update_first_bias = [&] {
+        for (int i = tid; i < 2 * PAIRS; i += THREADS) {
+            const int col = rank * 2 * PAIRS + i;
+            bias[i] -= rate * column_sum(beside + col / 16 * TILE, col % 16);
+        }
+    };
     auto bias_of = [&](int layer, int i) { return reinterpret_cast<const float2*>(bias)[layer * PAIRS + pair_of(i)]; };
     // One warp: all blocks have written the weights of step t, and their sums for the biases.
     auto await_written = [&](int t) {
@@ -625,18 +647,22 @@ mlp_streaming(const half* __restrict__ images, const unsigned char* __restrict__
     __syncthreads();
     Sums made;
     first_product(made);
-    spread(0, FIRST_LAYER, made);
 #if PROFILE
     marked = clock64();
 #endif
     for (int t = 0; t < steps; ++t) {
         // ---- The first activations, and while they are under way, what the step before left to do
-        __syncthreads();
-        collect_share(t, FIRST_LAYER, SUM_BYTES, [&](int i, float2 s) {
-            const unsigned word = activation(s, bias_of(0, i));
-            masks[i] = word;
-            publish(t, 0, i, word);
-        });
+        exchange_sums(
+            t, FIRST_LAYER, made, SUM_BYTES,
+            [&] {
+                if (t > 0) update_first_bias();
+                __syncthreads();  // all have left the batch of that step, too
+            },
+            [&](int i, float2 s) {
+                const unsigned word = activation(s, bias_of(0, i));
+                masks[i] = word;
+                publish(t, 0, i, word);
+            });
         MARK(0)
         if (t > 0) await_written(t - 1);
         __syncthreads();
@@ -652,14 +678,15 @@ mlp_streaming(const half* __restrict__ images, const unsigned char* __restrict__
             __syncthreads();
             MARK(2)
             forward(made);
-            spread(t, l - 1, made);
             MARK(3)
-            collect_share(t, l - 1, l < HIDDEN ? SUM_BYTES : LOGIT_BYTES, [&](int i, float2 s) {
-                const unsigned word = activation(s, bias_of(l, i));
-                if (l < HIDDEN) masks[l * SHARE + i] = word;
-                order_read_before_write();
-                publish(t, l, i, word);
-            });
+            exchange_sums(
+                t, l - 1, made, l < HIDDEN ? SUM_BYTES : LOGIT_BYTES, [] {},
+                [&](int i, float2 s) {
+                    const unsigned word = activation(s, bias_of(l, i));
+                    if (l < HIDDEN) masks[l * SHARE + i] = word;
+                    order_read_before_write();
+                    publish(t, l, i, word);
+                });
             __syncthreads();  // all have left the slab
             MARK(4)
         }
@@ -746,7 +773,7 @@ mlp_streaming(const half* __restrict__ images, const unsigned char* __restrict__
             for (int k = 1; k < 8; k *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, k);
             const float scale = row < BATCH ? __fdividef(1.0f, sum) : 0.0f, one = row < BATCH ? 1.0f : 0.0f;
             words_of(d)[word_of_row(i)] = pack(e[0] * scale - (col == label ? one : 0.0f), e[1] * scale - (col + 1 == label ? one : 0.0f));
-            if (label / 2 == i % 8) row_loss[row] = row < BATCH ? __logf(sum) + largest - z[label % 2] : 0.0f;
+            if (label / 2 == i % 8) row_loss[row] = row < BATCH ? __logf(sum) + largest - (label % 2 ? z[1] : z[0]) : 0.0f;
         }
         __syncthreads();
         {
@@ -815,22 +842,22 @@ mlp_streaming(const half* __restrict__ images, const unsigned char* __restrict__
             }
             MARK(8)
             backward(l, made);
-            spread(t, 2 * HIDDEN - l, made);
             MARK(9)
-            sum_slab(l);
-            collect_share(t, 2 * HIDDEN - l, SUM_BYTES, [&](int i, float2 s) {
-                const unsigned word = pack(s.x, s.y) & where_positive(masks[(l - 1) * SHARE + i]);
+            exchange_sums(
+                t, 2 * HIDDEN - l, made, SUM_BYTES, [&] { sum_slab(l); },
+                [&](int i, float2 s) {
+                    const unsigned word = pack(s.x, s.y) & where_positive(masks[(l - 1) * SHARE + i]);
 #if THROUGH_CLUSTER
-                if (l == 1) {
+                    if (l == 1) {
 #pragma unroll
-                    for (int k = 0; k < GRID_K; ++k)
-                        send_word(shared_address(words_of(beside) + word_of(i)), gradient_inbox,
-                                  rank + k < GRID_K ? rank + k : rank + k - GRID_K, word);
-                    return;
-                }
+                        for (int k = 0; k < GRID_K; ++k)
+                            send_word(shared_address(words_of(beside) + word_of(i)), gradient_inbox,
+                                      rank + k < GRID_K ? rank + k : rank + k - GRID_K, word);
+                        return;
+                    }
 #endif
-                publish(t, LAYERS + HIDDEN - l, i, word);
-            });
+                    publish(t, LAYERS + HIDDEN - l, i, word);
+                });
             __threadfence();  // the new weights, and what becomes of the biases, before anything that follows
             __syncthreads();
             MARK(10)
@@ -848,14 +875,9 @@ mlp_streaming(const half* __restrict__ images, const unsigned char* __restrict__
         MARK(11)
         first_layer(t, made);
         MARK(12)
-        if (t + 1 < steps) spread(t + 1, FIRST_LAYER, made);
-        for (int i = tid; i < 2 * PAIRS; i += THREADS) {
-            const int col = rank * 2 * PAIRS + i;
-            bias[i] -= rate * column_sum(beside + col / 16 * TILE, col % 16);
-        }
-        MARK(13)
     }
 
+    update_first_bias();
     await_written(steps - 1);
     const bool failure = __syncthreads_or(late) != 0;
     for (int i = tid; i < LAYERS * 2 * PAIRS; i += THREADS)

@@ -22,20 +22,19 @@ FINER = 2048.0
 """By which low parts are larger than what they stand for: it keeps them inside fp16."""
 
 PARTS = (
-    "collect h0",
+    "sums h0",
     "weights written",
     "wait h",
     "product h",
-    "collect h",
+    "sums h",
     "wait top h",
     "logits",
     "softmax..dz",
     "wait dz",
     "product dz",
-    "collect dz",
+    "sums dz",
     "wait dz0",
     "first layer",
-    "spread h0",
 )
 """Of a step, as the kernel's PROFILE build counts them."""
 
@@ -55,6 +54,7 @@ class MlpStreaming(WholeStep):
                 Param("GRID_K", (2, 4, 8), 4, "blocks of a team: they share the depth of a product"),
                 Param("WARPS", (4, 8, 16), 8, "warps of a block: they share its columns, then its depth"),
                 Param("SLOTS", (1, 2, 3, 4, 6, 8, 12, 16, 24), 2, "how far ahead a warp requests its weights"),
+                Param("ROUNDS", (1, 2, 4), 1, "in which partial sums are exchanged: more need less shared memory"),
             ),
             (
                 Constraint(
@@ -85,6 +85,15 @@ class MlpStreaming(WholeStep):
                     lambda c: self._registers(problem, c) <= 160 * min(1, 8 / c.integer("WARPS")),
                 ),
                 Constraint(
+                    "through L2 no shared memory is needed for partial sums: ROUNDS is 1",
+                    lambda c: c.integer("ROUNDS") == 1 or c.integer("CLUSTER") == 1,
+                    ("ROUNDS", "CLUSTER"),
+                ),
+                Constraint(
+                    "a round of less than the logits frees no shared memory",
+                    lambda c: c.integer("ROUNDS") == 1 or self._share(problem, c) // c.integer("ROUNDS") >= 128 * row_tiles,
+                ),
+                Constraint(
                     "with one hidden layer there is no hidden matrix to stream",
                     lambda _: problem["layers"] >= 2,
                 ),
@@ -95,6 +104,12 @@ class MlpStreaming(WholeStep):
                 Constraint("a tile of logits holds at most 16 classes", lambda _: problem["classes"] <= 16),
             ),
         )
+
+    @staticmethod
+    def _share(problem: Problem, config: Config) -> int:
+        """Words, pairs of columns of a row, of a block's share of its team's outcome."""
+        out_tiles = _tiles(problem, config) // config.integer("GRID_N")
+        return out_tiles * 8 // config.integer("GRID_K") * 16 * ceil_div(problem["batch"], 16)
 
     @staticmethod
     def _warps_in_width(problem: Problem, config: Config) -> int:
@@ -126,9 +141,9 @@ class MlpStreaming(WholeStep):
         in_depth = self._warps_in_depth(problem, config)
         last_warps = ceil_div(in_tiles, ceil_div(in_tiles, warps))
         parts = max(in_depth * out_tiles if in_depth > 1 else 0, last_warps) * words * 8
-        pairs = out_tiles * 8 // grid_k
-        share = pairs * rows
-        received = grid_k * max(share, words) * 8 if config.integer("CLUSTER") else 0
+        share = self._share(problem, config)
+        pairs = share // rows
+        received = grid_k * max(share // config.integer("ROUNDS"), words) * 8 if config.integer("CLUSTER") else 0
         small = tile + (layers - 1) * share * 4 + layers * pairs * 8 + 64 + rows * 28 + 16
         x = 2 * rows * (x_share * 16 + 8) * 2
         return ring + (in_tiles + out_tiles) * tile + x + parts + received + small
