@@ -52,6 +52,7 @@ class Engine(StrEnum):
     AUTO = "auto"
     GRAPH = "graph"
     PERSISTENT = "persistent"
+    STREAMING = "streaming"
 
 
 class Sampler(StrEnum):
@@ -194,7 +195,8 @@ def train(
         Engine,
         typer.Option(
             "--engine",
-            help="graph: a CUDA graph of kernels; persistent: one kernel that keeps its weights; auto: as measured.",
+            help="graph: a CUDA graph of kernels; persistent: one kernel that keeps its weights; "
+            "streaming: one through which they stream; auto: as measured.",
         ),
     ] = Engine.AUTO,
     race: Annotated[bool, typer.Option("--race/--no-race", help="Race PyTorch afterwards (needs a GPU).")] = True,
@@ -207,7 +209,7 @@ def train(
     as_json: AsJson = False,
 ) -> int:
     """Train an MLP on MNIST with the tuned kernels, then race PyTorch from the same weights on the same batches."""
-    from trainer.engines.choose import Form
+    from trainer.plan import Form
     from trainer.race import Schedule
     from trainer.train import TrainSettings, run_train
 

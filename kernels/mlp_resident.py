@@ -11,7 +11,7 @@ import numpy as np
 
 from kernels.tiling import WARP, ceil_div
 from kernels.whole_step import Layer, WholeStep
-from tuner.kernel import Argument, Array, Role, Work
+from tuner.kernel import Work
 from tuner.space import Constraint, Param, Space
 from tuner.types import Config, Device, Launch, Problem, Value
 
@@ -42,6 +42,7 @@ class MlpResident(WholeStep):
 
     name = "mlp_resident"
     source = Path(__file__).with_name("mlp_resident.cu")
+    packed_names = ("weights",)
 
     def space(self, problem: Problem, device: Device) -> Space:
         blocks, row_tiles = ceil_div(problem["width"], 16), ceil_div(problem["batch"], 16)
@@ -145,26 +146,16 @@ class MlpResident(WholeStep):
         phases = layers + max(layers - 2, 0)
         return 2 * phases * ceil_div(problem["width"], 16) * rows * 8 * 2
 
-    def arguments(self, problem: Problem, config: Config, rng: Any) -> Sequence[Argument]:
-        layers = self.fresh_layers(problem, rng)
-        weights = np.concatenate([part.ravel() for pair in layers for part in pair])
-        words = self.exchange_words(problem)
-        before, after = self.batches(problem, rng), self.bookkeeping(problem, weights)
-        return (
-            *before,
-            Array("weights", weights, Role.INOUT),
-            *after,
-            # Read before it is written, while a block waits; that is what the numbers in it are for.
-            Array("exchange", np.zeros_like(weights, shape=(words,), dtype=np.uint32), Role.INOUT),
-            Array("failed", np.zeros_like(weights, shape=(1,), dtype=np.int32), Role.COUNTER),
-        )
+    def packed(self, problem: Problem, config: Config, layers: Sequence[Layer]) -> dict[str, Any]:
+        return {"weights": np.concatenate([part.astype(np.float32).ravel() for pair in layers for part in pair])}
+
+    def workspace(self, problem: Problem, config: Config) -> dict[str, int]:
+        return {"exchange": self.exchange_words(problem)}
 
     def layers_of(self, problem: Problem, values: Mapping[str, Any]) -> list[Layer]:
-        return self.split(problem, values["weights"])
-
-    def split(self, problem: Problem, weights: Any) -> list[Layer]:
-        """(W, b) of each layer out of the flat array; views."""
-        layers, at = [], 0
+        """See `WholeStep`; views."""
+        weights, at = values["weights"], 0
+        layers: list[Layer] = []
         for inputs, outputs in itertools.pairwise(self.sizes(problem)):
             W = weights[at : at + inputs * outputs].reshape(inputs, outputs)
             at += inputs * outputs
@@ -188,4 +179,3 @@ class MlpResident(WholeStep):
             moved_bytes=8.0 * weights * 2 + steps * blocks * (images + exchanged),
             serial_steps=steps * (2 * problem["layers"] + 2),
         )
-

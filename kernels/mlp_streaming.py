@@ -1,4 +1,4 @@
-"""`mlp_streaming`: many SGD steps of a whole MLP in one launch, the weights streaming from memory. See mlp_streaming.cu."""
+"""`mlp_streaming`: many SGD steps of a whole MLP in one launch, the weights streaming. See mlp_streaming.cu."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from kernels.tiling import WARP, ceil_div
 from kernels.whole_step import Layer, WholeStep
-from tuner.kernel import Argument, Array, Role, Work
+from tuner.kernel import Work
 from tuner.space import Constraint, Param, Space
 from tuner.types import Config, Device, Launch, Problem, Value
 
@@ -44,6 +44,8 @@ class MlpStreaming(WholeStep):
 
     name = "mlp_streaming"
     source = Path(__file__).with_name("mlp_streaming.cu")
+    packed_names = ("weights", "last_copies", "biases")
+    scratch = frozenset({"bias_steps"})
 
     def space(self, problem: Problem, device: Device) -> Space:
         tiles, row_tiles = ceil_div(problem["width"], 16), ceil_div(problem["batch"], 16)
@@ -91,7 +93,9 @@ class MlpStreaming(WholeStep):
                 ),
                 Constraint(
                     "a round of less than the logits frees no shared memory",
-                    lambda c: c.integer("ROUNDS") == 1 or self._share(problem, c) // c.integer("ROUNDS") >= 128 * row_tiles,
+                    lambda c: (
+                        c.integer("ROUNDS") == 1 or self._share(problem, c) // c.integer("ROUNDS") >= 128 * row_tiles
+                    ),
                 ),
                 Constraint(
                     "with one hidden layer there is no hidden matrix to stream",
@@ -171,7 +175,6 @@ class MlpStreaming(WholeStep):
     # ---- What the kernel works on
 
     def packed(self, problem: Problem, config: Config, layers: Sequence[Layer]) -> dict[str, Any]:
-        """`layers` as the kernel keeps them: arrays weights, last_copies and biases."""
         tiles, x_tiles = _tiles(problem, config), ceil_div(problem["in_features"], 16)
         *streamed, (W_last, b_last) = layers
         flat = [_pack(W, tiles if depth else x_tiles, tiles) for depth, (W, _) in enumerate(streamed)]
@@ -180,6 +183,7 @@ class MlpStreaming(WholeStep):
         last = _padded(W_last, tiles * 16, 16).reshape(tiles, 2, 4, 2, 2, 8).transpose(0, 5, 2, 1, 4, 3)
         copies = np.concatenate([last.reshape(1, -1)] * config.integer("GRID_N"))
         biases = [_padded(b.reshape(1, -1), 1, tiles * 16).ravel() for _, b in streamed]
+        # fp32 sums of fp16 parts hold what the two parts do, so that packing what was unpacked changes nothing.
         return {
             "weights": np.concatenate([*high, *low]),
             "last_copies": np.ascontiguousarray(copies),
@@ -209,7 +213,6 @@ class MlpStreaming(WholeStep):
         return [*layers, (W_last, biases[problem["layers"] * tiles * 16 :][: sizes[-1]])]
 
     def workspace(self, problem: Problem, config: Config) -> dict[str, int]:
-        """Elements of 4 bytes of exchange, sums, written and bias_steps."""
         layers, rows, tiles = problem["layers"], 16 * ceil_div(problem["batch"], 16), _tiles(problem, config)
         blocks, out_tiles = config.integer("GRID_N") * config.integer("GRID_K"), tiles // config.integer("GRID_N")
         sums = 2 * blocks * ((2 * layers - 1) * out_tiles + 1) * rows * 8 * 2 * 2
@@ -219,26 +222,6 @@ class MlpStreaming(WholeStep):
             "written": blocks,
             "bias_steps": layers * tiles * 16,
         }
-
-    def arguments(self, problem: Problem, config: Config, rng: Any) -> Sequence[Argument]:
-        packed = self.packed(problem, config, self.fresh_layers(problem, rng))
-        biases, sizes = packed["biases"], self.workspace(problem, config)
-
-        def numbered(name: str) -> Array:
-            # Read before it is written, while a block waits; that is what the numbers in it are for.
-            return Array(name, np.zeros_like(biases, shape=(sizes[name],), dtype=np.uint32), Role.INOUT)
-
-        before, after = self.batches(problem, rng), self.bookkeeping(problem, biases)
-        return (
-            *before,
-            *(Array(name, data, Role.INOUT) for name, data in packed.items()),
-            *after,
-            numbered("exchange"),
-            numbered("sums"),
-            numbered("written"),
-            Array("bias_steps", np.zeros_like(biases, shape=(sizes["bias_steps"],)), Role.SCRATCH),
-            Array("failed", np.zeros_like(biases, shape=(1,), dtype=np.int32), Role.COUNTER),
-        )
 
     def emulates(self, config: Config) -> bool:
         return not config.integer("CLUSTER")

@@ -16,7 +16,10 @@ STEPS_PER_GRAPH = 50
 """Training steps that one CUDA graph replays: the host launches once a millisecond or so, and is out of the loop."""
 
 STEPS_PER_LAUNCH = 64
-"""Training steps of the resident kernel while it is tuned: enough that loading the weights weighs little."""
+"""Training steps of a kernel that makes whole steps while it is tuned: enough that its start weighs little."""
+
+STREAMED_FROM = 256
+"""Narrower networks' weights are kept on every GPU that we know; there streaming them has no chance."""
 
 LARGEST_SIZE = 1 << 20
 WIDEST = 1 << 15
@@ -67,10 +70,16 @@ def resident_problem(width: int, layers: int, batch: int, steps: int = STEPS_PER
     return kernels.mlp_resident.problem(batch, PIXELS, width, layers, CLASSES, steps)
 
 
+def streaming_problem(width: int, layers: int, batch: int, steps: int = STEPS_PER_LAUNCH) -> Problem:
+    """The whole step as one kernel through which the weights stream."""
+    return kernels.mlp_streaming.problem(batch, PIXELS, width, layers, CLASSES, steps)
+
+
 def mlp_problems(width: int, layers: int, batch: int) -> list[Problem]:
     """Every distinct problem of one training step of 784-H-...-H-10, in the order of the step.
 
-    The last is the whole step as one problem, where a GPU that we know can keep such a network's weights.
+    The last are the whole step as one problem: by the resident kernel where a GPU that we know can keep such a
+    network's weights, and by the streaming one from `STREAMED_FROM` on.
 
     Raises:
         UserError: a width, depth or batch that no network has.
@@ -79,9 +88,13 @@ def mlp_problems(width: int, layers: int, batch: int) -> list[Problem]:
         raise UserError(f"The batch is {batch}; give a whole number from 1 to {LARGEST_BATCH}.")
     backward = reversed(backward_problems(width, layers, batch))
     everything = [gather_problem(batch), *forward_problems(width, layers, batch), loss_problem(batch), *backward]
-    resident = resident_problem(width, layers, batch)
-    if any(next(iter(kernels.mlp_resident.space(resident, gpu)), None) is not None for gpu in KNOWN.values()):
-        everything.append(resident)
+    whole = [resident_problem(width, layers, batch)]
+    if width >= STREAMED_FROM:
+        whole.append(streaming_problem(width, layers, batch))
+    for problem in whole:
+        kernel = kernels.ALL[problem.kernel]
+        if any(next(iter(kernel.space(problem, gpu)), None) is not None for gpu in KNOWN.values()):
+            everything.append(problem)
     return list(dict.fromkeys(everything))
 
 

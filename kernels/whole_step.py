@@ -36,9 +36,27 @@ class WholeStep(Kernel):
     """A value that rounding puts on the other side of a ReLU changes one column, and by whole gradients: emulated runs
     of 64 steps saw up to 12 tolerances."""
 
+    packed_names: ClassVar[tuple[str, ...]]
+    """The arrays that hold the weights, in the order of the parameters."""
+    scratch: ClassVar[frozenset[str]] = frozenset()
+    """Of the workspace: what no launch reads before it has written it."""
+
+    @abstractmethod
+    def packed(self, problem: Problem, config: Config, layers: Sequence[Layer]) -> dict[str, Any]:
+        """`layers` as the kernel keeps them, by `packed_names`."""
+
     @abstractmethod
     def layers_of(self, problem: Problem, values: Mapping[str, Any]) -> list[Layer]:
-        """The layers out of the arguments' values."""
+        """The inverse of `packed`, whatever the configuration was."""
+
+    @abstractmethod
+    def workspace(self, problem: Problem, config: Config) -> dict[str, int]:
+        """How many elements of 4 bytes each workspace has, in the order of the parameters. All zero before step 0."""
+
+    def parameters(self, problem: Problem, config: Config) -> tuple[str, ...]:
+        """Names of the kernel's parameters, in order."""
+        before = ("images", "labels", "order", "position", "total", "steps")
+        return (*before, *self.packed_names, "rate", "loss", "slots", *self.workspace(problem, config), "failed")
 
     def sizes(self, problem: Problem) -> list[int]:
         """Features along the network."""
@@ -52,31 +70,37 @@ class WholeStep(Kernel):
 
         return [(uniform((n, m), n), uniform((m,), n)) for n, m in itertools.pairwise(self.sizes(problem))]
 
-    def batches(self, problem: Problem, rng: Any) -> tuple[Argument, ...]:
-        """images, labels, order, position, total, steps."""
+    def arguments(self, problem: Problem, config: Config, rng: Any) -> Sequence[Argument]:
         batch, steps = problem["batch"], problem["steps"]
         # Normal, not pixels: units differ, and few activations lie where rounding decides about the ReLU.
         images = rng.standard_normal((_IMAGES, problem["in_features"]), dtype=np.float32).astype(np.float16)
         labels = rng.integers(0, problem["classes"], size=_IMAGES).astype(np.uint8)
         order = rng.integers(0, _IMAGES, size=(steps + 1, batch)).astype(np.int32)
-        return (
-            Array("images", images, Role.IN),
-            Array("labels", labels, Role.IN),
-            Array("order", order, Role.IN),
-            # Near the end, so that the order starts over within the launch.
-            Array("position", np.full_like(order, 2, shape=(1,)), Role.INOUT),
-            Scalar("total", np.int32(steps + 1)),
-            Scalar("steps", np.int32(steps)),
-        )
+        packed = self.packed(problem, config, self.fresh_layers(problem, rng))
 
-    def bookkeeping(self, problem: Problem, like: Any) -> tuple[Argument, ...]:
-        """rate, loss, slots; arrays live where `like` does."""
-        steps = problem["steps"]
-        return (
-            Scalar("rate", np.float32(_PATH / steps / problem["batch"])),
-            Array("loss", np.zeros_like(like, shape=(steps + 1,), dtype=np.float32), Role.INOUT),
-            Scalar("slots", np.int32(steps + 1)),
-        )
+        def zeros(count: int, dtype: Any) -> Any:
+            return np.zeros_like(order, shape=(count,), dtype=dtype)
+
+        every: dict[str, Argument] = {
+            "images": Array("images", images, Role.IN),
+            "labels": Array("labels", labels, Role.IN),
+            "order": Array("order", order, Role.IN),
+            # Near the end, so that the order starts over within the launch.
+            "position": Array("position", np.full_like(order, 2, shape=(1,)), Role.INOUT),
+            "total": Scalar("total", np.int32(steps + 1)),
+            "steps": Scalar("steps", np.int32(steps)),
+            "rate": Scalar("rate", np.float32(_PATH / steps / batch)),
+            "loss": Array("loss", zeros(steps + 1, np.float32), Role.INOUT),
+            "slots": Scalar("slots", np.int32(steps + 1)),
+            "failed": Array("failed", zeros(1, np.int32), Role.COUNTER),
+        }
+        every |= {name: Array(name, data, Role.INOUT) for name, data in packed.items()}
+        for name, count in self.workspace(problem, config).items():
+            # What blocks tell each other is read before it is written, while one waits: the numbers in it are for that.
+            scratch = name in self.scratch
+            data = zeros(count, np.float32 if scratch else np.uint32)
+            every[name] = Array(name, data, Role.SCRATCH if scratch else Role.INOUT)
+        return tuple(every[name] for name in self.parameters(problem, config))
 
     def reference(self, problem: Problem, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """SGD in float64, rounded to fp16 where the kernel hands on fp16.

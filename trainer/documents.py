@@ -12,14 +12,14 @@ import numpy as np
 
 from trainer.data import Dataset
 from trainer.mlp import Network
-from trainer.plan import Plan, ResidentPlan
+from trainer.plan import Form, Plan, WholeStepPlan
 from tuner.devices import environment
 from tuner.store import RaceRow
 from tuner.types import Device
 
 
 def describe(
-    network: Network, dataset: Dataset, device: Device, plan: Plan | ResidentPlan, *, lr: float, seed: int
+    network: Network, dataset: Dataset, device: Device, plan: Plan | WholeStepPlan, *, lr: float, seed: int
 ) -> dict[str, Any]:
     """What was trained, on what, with which kernels; no race yet."""
     return {
@@ -38,7 +38,7 @@ def describe(
         "strongest": None,
         "ratio_to_strongest": None,
         "contenders": {},
-        "engine": "persistent" if isinstance(plan, ResidentPlan) else "graph",
+        "engine": (plan.form if isinstance(plan, WholeStepPlan) else Form.GRAPH).value,
         "expected_us": plan.expected_us,
         "plan": [
             {

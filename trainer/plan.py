@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 import kernels
-from kernels.mlp_resident import MlpResident
 from kernels.problems import (
     STEPS_PER_GRAPH,
     backward_problems,
@@ -14,7 +14,9 @@ from kernels.problems import (
     gather_problem,
     loss_problem,
     resident_problem,
+    streaming_problem,
 )
+from kernels.whole_step import WholeStep
 from trainer.mlp import Network
 from tuner.errors import UserError
 from tuner.kernel import Kernel
@@ -64,17 +66,36 @@ class Plan:
         return sum(us for us in rest if us is not None) + gather / self.steps_per_graph
 
 
+class Form(StrEnum):
+    """Of a training step: a graph of kernels, or many steps in one launch. What `--engine` takes."""
+
+    AUTO = "auto"
+    """Whichever was measured to be the fastest for this very network on this device."""
+    GRAPH = "graph"
+    PERSISTENT = "persistent"
+    """The weights stay on the SMs (`mlp_resident`)."""
+    STREAMING = "streaming"
+    """The weights stream from memory (`mlp_streaming`)."""
+
+
 @dataclass(frozen=True, slots=True)
-class ResidentPlan:
-    """The whole step as one kernel whose weights stay resident. `choice` was observed for `problem["steps"]` steps."""
+class WholeStepPlan:
+    """The whole step as one kernel, many steps to a launch. `choice` was observed for `problem["steps"]` steps."""
 
     network: Network
     device: Device
     choice: Choice
 
     @property
-    def kernel(self) -> MlpResident:
-        return kernels.mlp_resident
+    def kernel(self) -> WholeStep:
+        kernel = self.choice.kernel
+        if not isinstance(kernel, WholeStep):
+            raise TypeError(f"{kernel.name} makes no whole steps")
+        return kernel
+
+    @property
+    def form(self) -> Form:
+        return Form.PERSISTENT if self.kernel is kernels.mlp_resident else Form.STREAMING
 
     @property
     def choices(self) -> tuple[Choice, ...]:
@@ -125,18 +146,29 @@ def make_plan(
     )
 
 
-def make_resident_plan(
-    store: Store, network: Network, device: Device, environment: Environment, *, check: Check
-) -> ResidentPlan | None:
-    """The resident form of `network`'s step; None where the weights do not fit `device`.
+def whole_step_problem(network: Network, form: Form) -> Problem:
+    """The problem that is `network`'s whole step, in the form PERSISTENT or STREAMING."""
+    make = resident_problem if form is Form.PERSISTENT else streaming_problem
+    return make(network.width, network.layers, network.batch)
+
+
+def fits(problem: Problem, device: Device) -> bool:
+    """Whether the kernel has a configuration for `problem` on `device`."""
+    return next(iter(kernels.ALL[problem.kernel].space(problem, device)), None) is not None
+
+
+def make_whole_step_plan(
+    store: Store, network: Network, device: Device, environment: Environment, *, check: Check, form: Form
+) -> WholeStepPlan | None:
+    """`network`'s step in the form PERSISTENT or STREAMING; None where that does not fit `device`.
 
     Raises:
         UserError: it fits, but not even the kernel's default passes `check`.
     """
-    problem = resident_problem(network.width, network.layers, network.batch)
-    if next(iter(kernels.mlp_resident.space(problem, device)), None) is None:
+    problem = whole_step_problem(network, form)
+    if not fits(problem, device):
         return None
-    return ResidentPlan(network, device, _first_that_passes(store, problem, device, environment, check))
+    return WholeStepPlan(network, device, _first_that_passes(store, problem, device, environment, check))
 
 
 def _first_that_passes(

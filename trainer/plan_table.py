@@ -6,13 +6,13 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from trainer.plan import Choice, Plan, ResidentPlan
+from trainer.plan import Choice, Plan, WholeStepPlan
 from tuner.store import Rung
 
 _HEADER = ("kernel", "shape", "found", "expected us")
 
 
-def render_plan(plan: Plan | ResidentPlan) -> Group:
+def render_plan(plan: Plan | WholeStepPlan) -> Group:
     """Kernel, sizes, how the store came to the configuration, and the time that it is expected to take.
 
     The configuration stands beneath, broken between its parameters where the terminal is narrow; where a line has the
@@ -44,7 +44,7 @@ def _cells(choice: Choice) -> tuple[str, ...]:
     return choice.problem.kernel, choice.problem.shape, choice.rung.value, expected
 
 
-def _caption(plan: Plan | ResidentPlan) -> str:
+def _caption(plan: Plan | WholeStepPlan) -> str:
     """The whole step's time, and whether anybody ever measured it; empty where there is none."""
     total = plan.expected_us
     if total is None:

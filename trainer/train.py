@@ -23,8 +23,9 @@ from trainer.contenders.base import Contender, Task
 from trainer.contenders.model import Reference
 from trainer.data import Dataset, load, permutations, scaled
 from trainer.documents import command_line, describe, describe_race
-from trainer.engines.choose import Form, choose, emulated_engine_of, engine_of
+from trainer.engines.choose import choose, emulated_engine_of, engine_of
 from trainer.mlp import Network, accuracy, fresh_weights
+from trainer.plan import Form
 from trainer.plan_table import render_plan
 from trainer.race import Schedule, race, thinned
 from trainer.race_table import render_race

@@ -130,6 +130,20 @@ def test_a_cooperative_grid_that_fits_is_prepared(runner: CudaRunner) -> None:
     )
 
 
+@pytest.mark.parametrize(("together", "cooperative", "fits"), [(16, True, True), (15, True, False), (1, False, True)])
+def test_clusters_that_must_be_there_at_once_are_counted(
+    runner: CudaRunner, monkeypatch: pytest.MonkeyPatch, together: int, cooperative: bool, fits: bool
+) -> None:
+    monkeypatch.setattr(cuda, "admit_cluster", lambda *_: together)
+    kernel = Shaped(Launch((128, 1, 1), (64, 1, 1), cooperative=cooperative, cluster=8))
+    seen = runner.prepare(kernel, PROBLEM, CONFIG, BINARY)
+    if fits:
+        assert isinstance(seen, Prepared)
+    else:
+        message = "16 clusters of 8 blocks at once, but this GPU has room for 15"
+        assert seen == Failure(Status.RESOURCES, message)
+
+
 def test_no_block_fits(gpu: Gpu, runner: CudaRunner) -> None:
     gpu.blocks_per_sm = 0
     assert runner.prepare(TOY, PROBLEM, CONFIG, BINARY) == Failure(Status.RESOURCES, "not even one block fits on an SM")

@@ -157,7 +157,9 @@ class CudaRunner:
         if excess is not None:
             return Failure(Status.RESOURCES, excess)
         try:
-            module = cupy.RawModule(path=str(binary.path), enable_cooperative_groups=launch.cooperative)
+            # The driver's cooperative launch is for grids without clusters; those are counted below instead.
+            cooperative = launch.cooperative and launch.cluster == 1
+            module = cupy.RawModule(path=str(binary.path), enable_cooperative_groups=cooperative)
             function = module.get_function(binary.entry)
             if launch.shared_bytes > _OPT_IN_BYTES:
                 function.max_dynamic_shared_size_bytes = launch.shared_bytes
@@ -166,8 +168,12 @@ class CudaRunner:
             )
             if per_sm < 1:
                 return Failure(Status.RESOURCES, "not even one block fits on an SM")
-            if launch.cluster > 1 and admit_cluster(function.kernel.ptr, launch) < 1:
-                return Failure(Status.RESOURCES, f"no cluster of {launch.cluster} blocks fits on this GPU")
+            if launch.cluster > 1:
+                needed = launch.blocks // launch.cluster if launch.cooperative else 1
+                room_for = admit_cluster(function.kernel.ptr, launch)
+                if room_for < needed:
+                    together = f"{needed} clusters of {launch.cluster} blocks at once"
+                    return Failure(Status.RESOURCES, f"{together}, but this GPU has room for {room_for}")
         except (cupy.cuda.driver.CUDADriverError, LaunchError) as error:
             return _launch_failure(error)
         # CuPy would shrink the grid without a word, and the kernel would compute a part of the output.

@@ -1,6 +1,6 @@
-"""Our contender for small widths: one launch makes all the steps, the weights resident in registers (`mlp_resident`).
+"""Our contender where one kernel makes whole steps, as many as a call asks for (`mlp_resident`, `mlp_streaming`).
 
-The same kernel runs on the GPU, as a cooperative launch, and by emulation on the CPU.
+The same kernel runs on the GPU and by emulation on the CPU.
 """
 
 from __future__ import annotations
@@ -13,52 +13,38 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.contenders.base import Task, Weights
-from trainer.plan import ResidentPlan
+from trainer.plan import WholeStepPlan
 from tuner import emulation
 from tuner.backends.cuda import CudaRunner
 from tuner.compile import compile_kernel
 from tuner.types import Failure
 
-PARAMETERS = (
-    "images",
-    "labels",
-    "order",
-    "position",
-    "total",
-    "steps",
-    "weights",
-    "rate",
-    "loss",
-    "slots",
-    "exchange",
-    "failed",
-)
-"""Of the kernel, in order."""
-
 EMULATION_LIMIT_S = 600.0
 """For one launch of some hundred steps."""
 
 
-class ResidentError(RuntimeError):
+class WholeStepError(RuntimeError):
     """A block of the grid did not answer in time; the launch ended, and its weights are not to be used."""
 
 
-def make_buffers(plan: ResidentPlan, task: Task) -> dict[str, NDArray[Any]]:
+def make_buffers(plan: WholeStepPlan, task: Task) -> dict[str, NDArray[Any]]:
     """The arrays that the kernel works on, with their content at the start."""
-    kernel, problem = plan.kernel, plan.choice.problem
+    kernel, problem, config = plan.kernel, plan.choice.problem, plan.choice.config
+    layers = [(W.astype(np.float32), b.astype(np.float32)) for W, b in task.weights]
+    workspace = kernel.workspace(problem, config)
     return {
         "images": task.images,
         "labels": task.labels,
         "order": task.order,
         "position": np.zeros(1, np.int32),
-        "weights": np.concatenate([part.astype(np.float32).ravel() for pair in task.weights for part in pair]),
         "loss": np.zeros(task.steps, np.float32),
-        "exchange": np.zeros(kernel.exchange_words(problem), np.uint32),
         "failed": np.zeros(1, np.int32),
+        **kernel.packed(problem, config, layers),
+        **{name: np.zeros(count, np.uint32) for name, count in workspace.items()},
     }
 
 
-def make_scalars(plan: ResidentPlan, task: Task, steps: int) -> dict[str, np.generic]:
+def make_scalars(plan: WholeStepPlan, task: Task, steps: int) -> dict[str, np.generic]:
     """The scalars of a launch of `steps` steps. The gradient is the summed loss's; the rate divides by the batch."""
     return {
         "total": np.int32(task.steps),
@@ -68,63 +54,67 @@ def make_scalars(plan: ResidentPlan, task: Task, steps: int) -> dict[str, np.gen
     }
 
 
-class _Resident(ABC):
+class _WholeStep(ABC):
     """What both places share: a subclass puts the buffers somewhere, launches, and reads them back."""
 
     name: ClassVar[str] = "tuned"
 
-    def __init__(self, plan: ResidentPlan) -> None:
+    def __init__(self, plan: WholeStepPlan) -> None:
         self._plan = plan
 
     def prepare(self, task: Task) -> None:
         """Compile and upload. No step is made."""
         self._task = task
-        self._load()
+        buffers = make_buffers(self._plan, task)
+        kernel, choice = self._plan.kernel, self._plan.choice
+        self._parameters = kernel.parameters(choice.problem, choice.config)
+        self._load(buffers)
 
     def run(self, first_step: int, steps: int) -> None:
         """Make the next `steps` steps in one launch; `first_step` only says which they are."""
         scalars = make_scalars(self._plan, self._task, steps)
-        self._launch([scalars.get(name, name) for name in PARAMETERS])
+        self._launch([scalars.get(name, name) for name in self._parameters])
 
     def losses(self, first_step: int, steps: int) -> NDArray[np.float32]:
         """See `Contender.losses`.
 
         Raises:
-            ResidentError: the grid was blocked.
+            WholeStepError: the grid was blocked.
         """
         self.synchronize()
         if int(self._read("failed")[0]):
-            raise ResidentError("a block of the resident grid did not answer in time; train with --engine graph")
+            raise WholeStepError("a block of the grid did not answer in time; train with --engine graph")
         found: NDArray[np.float32] = self._read("loss")[first_step : first_step + steps]
         return found
 
     def weights(self) -> Weights:
         """See `Contender.weights`."""
         self.synchronize()
-        layers = self._plan.kernel.split(self._plan.choice.problem, self._read("weights"))
+        packed = {name: self._read(name) for name in self._plan.kernel.packed_names}
+        layers = self._plan.kernel.layers_of(self._plan.choice.problem, packed)
         return tuple((W.copy(), b.copy()) for W, b in layers)
 
     @abstractmethod
     def synchronize(self) -> None: ...
 
     @abstractmethod
-    def _load(self) -> None: ...
+    def _load(self, buffers: dict[str, NDArray[Any]]) -> None: ...
 
     @abstractmethod
     def _launch(self, arguments: list[Any]) -> None:
-        """`arguments` in the order of `PARAMETERS`: a scalar, or the name of a buffer."""
+        """`arguments` in the order of the kernel's parameters: a scalar, or the name of a buffer."""
 
     @abstractmethod
     def _read(self, name: str) -> NDArray[Any]:
         """A copy of a buffer on the host."""
 
 
-class ResidentEngine(_Resident):
+class WholeStepEngine(_WholeStep):
     """Implements `trainer.contenders.base.Contender` on the GPU."""
 
-    description: ClassVar[str] = "our resident kernel, all steps in one launch"
+    description: ClassVar[str] = "our kernel of whole steps, all of a call in one launch"
 
-    def __init__(self, plan: ResidentPlan, device_index: int = 0) -> None:
+    def __init__(self, plan: WholeStepPlan, device_index: int = 0) -> None:
         super().__init__(plan)
         self._index = device_index
 
@@ -149,13 +139,13 @@ class ResidentEngine(_Resident):
 
     @property
     def notes(self) -> str:
-        return "weights resident, all steps of a call in one launch"
+        return f"{self._plan.form.value}, all steps of a call in one launch"
 
     def close(self) -> None:
         self._buffers.clear()
         self._pool.free_all_blocks()
 
-    def _load(self) -> None:
+    def _load(self, buffers: dict[str, NDArray[Any]]) -> None:
         import cupy
 
         choice, device = self._plan.choice, self._plan.device
@@ -172,7 +162,7 @@ class ResidentEngine(_Resident):
         self._pool = cupy.get_default_memory_pool()
         self._stream = cupy.cuda.Stream(non_blocking=True)
         self._events = cupy.cuda.Event(), cupy.cuda.Event()
-        self._buffers = {name: cupy.asarray(array) for name, array in make_buffers(self._plan, self._task).items()}
+        self._buffers = {name: cupy.asarray(array) for name, array in buffers.items()}
         cupy.cuda.get_current_stream().synchronize()
 
     def _launch(self, arguments: list[Any]) -> None:
@@ -186,12 +176,12 @@ class ResidentEngine(_Resident):
         return found
 
 
-class EmulatedResidentEngine(_Resident):
+class EmulatedWholeStepEngine(_WholeStep):
     """The same on the CPU. For results, not for speed."""
 
-    description: ClassVar[str] = "our resident kernel, emulated on the CPU"
+    description: ClassVar[str] = "our kernel of whole steps, emulated on the CPU"
 
-    def __init__(self, plan: ResidentPlan, *, threads: int = 2) -> None:
+    def __init__(self, plan: WholeStepPlan, *, threads: int = 2) -> None:
         super().__init__(plan)
         self._threads = threads
 
@@ -215,13 +205,11 @@ class EmulatedResidentEngine(_Resident):
     def close(self) -> None:
         self._buffers.clear()
 
-    def _load(self) -> None:
+    def _load(self, buffers: dict[str, NDArray[Any]]) -> None:
         choice = self._plan.choice
         defines = choice.kernel.defines(choice.problem, choice.config)
         self._module = emulation.build(choice.kernel.source, choice.kernel.name, defines)
-        self._buffers = {
-            name: emulation.Buffer(array, name=name) for name, array in make_buffers(self._plan, self._task).items()
-        }
+        self._buffers = {name: emulation.Buffer(array, name=name) for name, array in buffers.items()}
 
     def _launch(self, arguments: list[Any]) -> None:
         choice = self._plan.choice
