@@ -96,7 +96,7 @@ def run_search(
         show(console, results, kind, interrupted=interrupted)
     if interrupted:
         return INTERRUPTED
-    sought = [result for result in results if result.ended != "unfit"]
+    sought = [result for result in results if result.ended not in SKIPPED]
     return 0 if sought and all(result.best for result in sought) else NOT_ALL_FOUND
 
 
@@ -196,10 +196,11 @@ def show(console: Console, results: Sequence[ProblemResult], kind: Kind, *, inte
     if interrupted:
         _say(console, "Stopped. Everything recorded so far is stored; the same command goes on from there.")
         return
-    unfit = [result.problem.label for result in results if result.ended == "unfit"]
-    if unfit:
-        _say(console, f"Skipped, as no configuration fits this device: {', '.join(unfit)}.")
-    missing = [result.problem.label for result in results if result.best is None and result.ended != "unfit"]
+    for ended, why in SKIPPED.items():
+        skipped = [result.problem.label for result in results if result.ended == ended]
+        if skipped:
+            _say(console, f"Skipped, as {why}: {', '.join(skipped)}.")
+    missing = [result.problem.label for result in results if result.best is None and result.ended not in SKIPPED]
     if missing:
         _say(console, f"No right configuration was found for: {', '.join(missing)}.")
     for reason, ending in _ENDINGS.items():
@@ -207,6 +208,12 @@ def show(console: Console, results: Sequence[ProblemResult], kind: Kind, *, inte
         if count:
             _say(console, ending.format(count=count))
 
+
+SKIPPED = {
+    "unfit": "no configuration fits this device",
+    "unemulated": "it takes a GPU to verify what is this large",
+}
+"""Why a problem was not searched at all, by `ProblemResult.ended`."""
 
 _ENDINGS = {
     "exhausted": "Spaces that ended before the trials did, every valid configuration having been tried: {count}.",

@@ -68,7 +68,8 @@ class ProblemResult:
     failures: Mapping[str, int]
     ended: str
     """`trials` reached, space `exhausted`, `time` over, `settled` (further trials were not worth their time), or
-    `unfit` (the kernel has no configuration for this problem on this device)."""
+    `unfit` (the kernel has no configuration for this problem on this device), or `unemulated` (without a GPU: no
+    smaller problem stands for it either)."""
     seconds: float
     spent: Mapping[str, Any] = field(default_factory=dict)
     """Where the time went (`tuner.spent.Spent.summary`)."""

@@ -19,6 +19,8 @@ from tuner.measuring import WARM_UP_LIMIT_S, Measuring
 from tuner.pipeline import Pipeline
 from tuner.predicting import predict_problem
 from tuner.progress import Progress
+from tuner.reduced import reduced
+from tuner.space import Space
 from tuner.stopping import Patience
 from tuner.store import Store
 from tuner.task import Poster, ProblemResult, Settings, Task, fastest
@@ -52,8 +54,9 @@ def tune(
             kernel = kernels[problem.kernel]
             space = kernel.space(problem, device)
             progress.begin(number, len(problems), problem, settings.trials)
-            if next(iter(space), None) is None:
-                result = ProblemResult(problem, kind, None, None, None, 0, 0, {}, "unfit", 0.0)
+            skipped = _why_skipped(kernel, problem, space, device, kind)
+            if skipped:
+                result = ProblemResult(problem, kind, None, None, None, 0, 0, {}, skipped, 0.0)
             else:
                 task = Task(
                     kernel=kernel,
@@ -73,6 +76,15 @@ def tune(
                 result = measure_problem(task) if kind is Kind.MEASURED else predict_problem(task)
             progress.end(result.best)
             yield result
+
+
+def _why_skipped(kernel: Kernel, problem: Problem, space: Space, device: Device, kind: Kind) -> str:
+    """How a problem ends that is not worth a search; empty where it is."""
+    if next(iter(space), None) is None:
+        return "unfit"
+    if kind is Kind.PREDICTED and reduced(kernel, problem, space.default(), device) is None:
+        return "unemulated"  # a prediction that nobody can verify is not stored
+    return ""
 
 
 def measure_problem(task: Task) -> ProblemResult:

@@ -129,6 +129,13 @@ def test_a_kernel_that_does_not_fit_the_device_is_skipped_and_no_failure(store: 
     assert code == NOT_ALL_FOUND
 
 
+def test_what_no_emulation_can_verify_is_skipped_without_a_gpu(store: Store) -> None:
+    problem = ALL["mlp_streaming"].problem(32, 784, 512, 3, 10, 64)
+    code, text = printed(store, device="cpu", problems=[problem], kernels=ALL)
+    assert code == NOT_ALL_FOUND
+    assert "Skipped, as it takes a GPU to verify what is this large: mlp_streaming 32x784x512x3x10x64." in text
+
+
 def test_a_space_that_ended_early_is_said(store: Store, gpu: Replayed) -> None:
     _, text = printed(store, settings=Settings(trials=500, sampler="grid"))
     assert "every valid configuration having been tried: 1" in text
