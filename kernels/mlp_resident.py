@@ -18,30 +18,28 @@ from tuner.types import Config, Device, Launch, Problem, Value
 LARGEST_CLUSTER = 16
 """Blocks that an H100 or H200 can put into a cluster; 8 on every GPU with clusters."""
 
-PARTS = (
-    "sum+send h0",
-    "window h0",
-    "wait h0",
-    "product h1",
-    "wait h1..",
-    "product h2..",
-    "wait top h",
-    "logits..dz",
-    "pass dz down",
-    "window dz",
-    "wait dz",
-    "product dz0",
-    "first layer",
-    "barrier",
-)
-"""Of a step, as the kernel's PROFILE build counts them."""
-
 
 class MlpResident(WholeStep):
     """The weights of all layers, fp32, one after the other, in place. `steps` SGD steps are made in one launch."""
 
     name = "mlp_resident"
     source = Path(__file__).with_name("mlp_resident.cu")
+    parts = (
+        "sum+send h0",
+        "window h0",
+        "wait h0",
+        "product h1",
+        "wait h1..",
+        "product h2..",
+        "wait top h",
+        "logits..dz",
+        "pass dz down",
+        "window dz",
+        "wait dz",
+        "product dz0",
+        "first layer",
+        "barrier",
+    )
     packed_names = ("weights",)
 
     def space(self, problem: Problem, device: Device) -> Space:

@@ -21,29 +21,27 @@ PORTABLE_CLUSTER = 8
 FINER = 2048.0
 """By which low parts are larger than what they stand for: it keeps them inside fp16."""
 
-PARTS = (
-    "sums h0",
-    "weights written",
-    "wait h",
-    "product h",
-    "sums h",
-    "wait top h",
-    "logits",
-    "softmax..dz",
-    "wait dz",
-    "product dz",
-    "sums dz",
-    "wait dz0",
-    "first layer",
-)
-"""Of a step, as the kernel's PROFILE build counts them."""
-
 
 class MlpStreaming(WholeStep):
     """All matrices but the last as high and low parts in fp16, tile by tile; the last one and the biases in fp32."""
 
     name = "mlp_streaming"
     source = Path(__file__).with_name("mlp_streaming.cu")
+    parts = (
+        "sums h0",
+        "weights written",
+        "wait h",
+        "product h",
+        "sums h",
+        "wait top h",
+        "logits",
+        "softmax..dz",
+        "wait dz",
+        "product dz",
+        "sums dz",
+        "wait dz0",
+        "first layer",
+    )
     packed_names = ("weights", "last_copies", "biases")
     scratch = frozenset({"bias_steps"})
 

@@ -36,6 +36,8 @@ class WholeStep(Kernel):
     """A value that rounding puts on the other side of a ReLU changes one column, and by whole gradients: emulated runs
     of 64 steps saw up to 12 tolerances."""
 
+    parts: ClassVar[tuple[str, ...]]
+    """Of a step, as the kernel's PROFILE build counts their cycles in `loss`."""
     packed_names: ClassVar[tuple[str, ...]]
     """The arrays that hold the weights, in the order of the parameters."""
     scratch: ClassVar[frozenset[str]] = frozenset()

@@ -88,10 +88,7 @@ class WholeStepPlan:
 
     @property
     def kernel(self) -> WholeStep:
-        kernel = self.choice.kernel
-        if not isinstance(kernel, WholeStep):
-            raise TypeError(f"{kernel.name} makes no whole steps")
-        return kernel
+        return whole_step(self.choice.problem)
 
     @property
     def form(self) -> Form:
@@ -144,6 +141,14 @@ def make_plan(
         loss=choose(loss_problem(network.batch)),
         backward=tuple(choose(problem) for problem in backward),
     )
+
+
+def whole_step(problem: Problem) -> WholeStep:
+    """The kernel of `problem`, which makes whole steps."""
+    kernel = kernels.ALL[problem.kernel]
+    if not isinstance(kernel, WholeStep):
+        raise TypeError(f"{kernel.name} makes no whole steps")
+    return kernel
 
 
 def whole_step_problem(network: Network, form: Form) -> Problem:
