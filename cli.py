@@ -208,7 +208,7 @@ def train(
 ) -> int:
     """Train an MLP on MNIST with the tuned kernels, then race PyTorch from the same weights on the same batches."""
     from trainer.engines.choose import Form
-    from trainer.race import Schedule
+    from trainer.schedule import Schedule
     from trainer.train import TrainSettings, run_train
 
     settings = TrainSettings(

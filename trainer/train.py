@@ -26,8 +26,9 @@ from trainer.documents import command_line, describe, describe_race
 from trainer.engines.choose import Form, choose, emulated_engine_of, engine_of
 from trainer.mlp import Network, accuracy, fresh_weights
 from trainer.plan_table import render_plan
-from trainer.race import Schedule, race, thinned
+from trainer.race import race, thinned
 from trainer.race_table import render_race
+from trainer.schedule import Schedule
 from tuner.devices import device_index, environment, find, resolve
 from tuner.errors import UserError
 from tuner.store import ContenderRow, RaceRow, Store

@@ -18,7 +18,7 @@ from trainer import train
 from trainer.agreement import Verdict
 from trainer.data import SAMPLE, load
 from trainer.mlp import Network
-from trainer.race import Schedule
+from trainer.schedule import Schedule
 from trainer.train import MOST_IMAGES, Training, TrainSettings, run_train
 from tuner.errors import UserError
 from tuner.store import Store
