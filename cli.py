@@ -181,6 +181,9 @@ def search(
 @_sentence
 def train(
     width: Annotated[int | None, typer.Option("--width", help="Hidden width. [default: 128; 32 without a GPU]")] = None,
+    widths: Annotated[
+        str | None, typer.Option("--widths", help="Several hidden widths with commas, one after the other.")
+    ] = None,
     layers: Layers = 3,
     batch: Batch = 32,
     epochs: Annotated[int | None, typer.Option("--epochs", help="Passes over the images. [default: 10]")] = None,
@@ -199,22 +202,41 @@ def train(
             "streaming: one through which they stream; auto: as measured.",
         ),
     ] = Engine.AUTO,
-    race: Annotated[bool, typer.Option("--race/--no-race", help="Race PyTorch afterwards (needs a GPU).")] = True,
+    race: Annotated[
+        bool, typer.Option("--race/--no-race", help="Race PyTorch afterwards; without a GPU, compare losses with it.")
+    ] = True,
     contenders: Annotated[
         str | None,
         typer.Option("--contenders", help="Which PyTorch forms to race, with commas between. [default: all]"),
     ] = None,
     repeats: Annotated[int, typer.Option("--repeats", help="Samples that each contender gives in the race.")] = 5,
+    starts: Annotated[
+        int, typer.Option("--starts", help="Contenders that may compile and warm up at once; samples never are.")
+    ] = 1,
+    cold_starts: Annotated[
+        bool, typer.Option("--cold-starts", help="Start each contender with empty compiler caches first, then again.")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Write the results here, after every width; the same command again goes on."),
+    ] = None,
     db: Database = None,
     as_json: AsJson = False,
 ) -> int:
     """Train an MLP on MNIST with the tuned kernels, then race PyTorch from the same weights on the same batches."""
-    from trainer.plan import Form
-    from trainer.race import Schedule
-    from trainer.train import TrainSettings, run_train
+    from trainer.startup import Startup
 
+    startup = Startup.of_process()
+    from kernels.problems import parse_widths
+    from trainer.plan import Form
+    from trainer.schedule import Schedule
+    from trainer.settings import TrainSettings
+    from trainer.train import run_train
+
+    startup.imported()
     settings = TrainSettings(
         width=width,
+        widths=tuple(parse_widths(widths)) if widths is not None else None,
         layers=layers,
         batch=batch,
         epochs=epochs,
@@ -227,8 +249,11 @@ def train(
         form=Form(engine.value),
         contenders=contenders.split(",") if contenders is not None else None,
         schedule=Schedule(repeats=repeats, longest_sample_s=2.0),
+        starts=starts,
+        cold_starts=cold_starts,
+        out=out,
     )
-    return run_train(db, settings, as_json=as_json, console=Console())
+    return run_train(db, settings, as_json=as_json, console=Console(), startup=startup)
 
 
 @app.command()

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import queue
 import threading
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
-import pooch
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 
 MIRRORS = (
@@ -39,10 +40,12 @@ class DownloadError(Exception):
 
 def is_complete(folder: Path, checksums: Mapping[str, str] = MD5) -> bool:
     """Whether `folder` holds all files with the right content."""
-    return all(
-        (folder / name).is_file() and pooch.file_hash(str(folder / name), alg="md5") == md5
-        for name, md5 in checksums.items()
-    )
+    return all((folder / name).is_file() and _md5(folder / name) == md5 for name, md5 in checksums.items())
+
+
+def _md5(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, partial(hashlib.md5, usedforsecurity=False)).hexdigest()
 
 
 def fetch(folder: Path, mirrors: Sequence[str] = MIRRORS, checksums: Mapping[str, str] = MD5) -> str:
@@ -53,6 +56,8 @@ def fetch(folder: Path, mirrors: Sequence[str] = MIRRORS, checksums: Mapping[str
     Raises:
         DownloadError: no mirror answers within `CONNECT_S`, or none has the files.
     """
+    import pooch
+
     pooch.get_logger().setLevel(logging.WARNING)
     probe = next(iter(checksums))
     failures: list[str] = []

@@ -1,8 +1,9 @@
 """The race: our training step against PyTorch's, from the same weights, on the same batches, one at a time.
 
-Every contender starts, makes its first steps and warms up; then all take turns, `repeats` times, in an order that is
-reversed every time. A sample is timed on the device. Times are compared pair by pair, within a repeat, so that a clock
-that drifts moves both. Nobody's time counts whose losses leave the envelope of `trainer.agreement`: not ours either.
+Every contender starts and makes its first steps: ours alone, then the others, as many at once as `starts` says. From
+then on nothing is concurrent: each warms up, then all take turns, `repeats` times, in an order that is reversed every
+time. A sample is timed on the device. Times are compared pair by pair, within a repeat, so that a clock that drifts
+moves both. Nobody's time counts whose losses leave the envelope of `trainer.agreement`: not ours either.
 """
 
 from __future__ import annotations
@@ -21,44 +22,16 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from trainer.agreement import COMPARED, Curve, curves_agree
 from trainer.contenders import Eager, Reference
 from trainer.contenders.base import Task
-from trainer.lanes import Factory, Finish, Lane, LaneError, LocalLane, ProcessLane
+from trainer.lanes import Factory, Lane, LaneError, LocalLane
+from trainer.process_lane import ProcessLane
+from trainer.runners import Runner, Tell, start_all
+from trainer.schedule import Schedule
 from tuner.errors import UserError
 from tuner.store import ContenderRow, RaceRow
 from tuner.store.rows import OURS, median_and_spread
 from tuner.types import Device, Environment
 
-_Tell = Callable[[str], None]
 _MakeLane = Callable[[Factory], Lane]
-
-
-@dataclass(frozen=True, slots=True)
-class Schedule:
-    """How much is run. Counts are steps, rounded up to what one call makes."""
-
-    steps: int = 5000
-    """Of one sample."""
-    repeats: int = 5
-    warmup: int = 500
-    """Before the first sample."""
-    lead_in: int = 200
-    """Before each sample, untimed: brings the clocks up again after the others' turns."""
-    longest_sample_s: float | None = None
-    """A contender that would need longer for a sample runs fewer steps per sample; None: everybody runs them all."""
-
-    def rounded(self, per_call: int) -> Schedule:
-        """The same in whole calls of `per_call` steps, at least one each (the lead-in may be none)."""
-
-        def up(steps: int) -> int:
-            return -(-steps // per_call) * per_call
-
-        return replace(
-            self, steps=up(max(self.steps, 1)), warmup=up(max(self.warmup, per_call + 1)), lead_in=up(self.lead_in)
-        )
-
-    @property
-    def total(self) -> int:
-        """All steps that a contender makes."""
-        return self.warmup + self.repeats * (self.lead_in + self.steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +45,10 @@ class Race:
     """The fastest PyTorch contender; empty where none has a time."""
     details: Mapping[str, str]
     """What else is to be said of a contender, by name: the path that it took, how its losses compare."""
+    starts: int = 1
+    """PyTorch contenders that started at once."""
+    cold_starts: Mapping[str, float] = field(default_factory=dict)
+    """Seconds of a start with empty compiler caches, by name; empty where none was asked for."""
 
     def row(self, *, device: Device, environment: Environment, seed: int, command: str) -> RaceRow:
         """The race as the store keeps it."""
@@ -91,59 +68,6 @@ class Race:
         )
 
 
-@dataclass(slots=True)
-class _Runner:
-    """A contender while the race is on."""
-
-    name: str
-    lane: Lane
-    start_s: float | None = None
-    steps: int = 0
-    """Per sample."""
-    samples: list[float] = field(default_factory=list)
-    """us per step."""
-    error: str | None = None
-    finish: Finish | None = None
-
-    def attempt(self, stage: str, action: Callable[[], None]) -> None:
-        """Do `action`; where it fails, note it and leave the race to the others."""
-        if self.error is not None:
-            return
-        try:
-            action()
-        except LaneError as error:
-            self.error = f"{stage}: {error}"
-            self.close()
-
-    def start(self, schedule: Schedule, per_call: int) -> None:
-        """Get ready and warm up; settle how many steps a sample has."""
-        self.start_s = self.lane.start()
-        warmup = schedule.warmup - per_call
-        step_s = self.lane.run(warmup) / warmup
-        self.steps = schedule.steps
-        if schedule.longest_sample_s is not None:
-            affordable = int(schedule.longest_sample_s / step_s) // per_call * per_call
-            self.steps = min(self.steps, max(affordable, per_call))
-
-    def sample(self, schedule: Schedule) -> None:
-        """One more sample."""
-        if schedule.lead_in:
-            self.lane.run(schedule.lead_in)
-        self.samples.append(self.lane.run(self.steps) / self.steps * 1e6)
-
-    def end(self) -> None:
-        """Take the results and give the device's memory back."""
-        self.finish = self.lane.finish()
-        self.lane.close()
-
-    def close(self) -> None:
-        """End the lane; an error while it ends is noted where there is none yet."""
-        try:
-            self.lane.close()
-        except LaneError as error:
-            self.error = self.error or f"end: {error}"
-
-
 def race(
     ours: Factory,
     contenders: Mapping[str, Factory],
@@ -151,6 +75,7 @@ def race(
     *,
     schedule: Schedule | None = None,
     isolated: bool = True,
+    starts: int = 1,
     cold_caches: bool = False,
     timeout_s: float = 900.0,
     console: Console | None = None,
@@ -158,14 +83,17 @@ def race(
     """Race `ours` (named "tuned") against `contenders` by name.
 
     `isolated` gives each contender a process of its own (factories must be picklable then), which has `timeout_s` for
-    every answer, compilation included; `cold_caches` also gives each one empty compiler caches, so that the times to
-    start are those of a first run (otherwise the user's caches serve, and later contenders profit from earlier ones).
-    A contender that fails keeps its error, and the race goes on. Progress is shown
-    on `console`, where there is one.
+    every answer, compilation included. `starts` of PyTorch's may start at once. `cold_caches` gives each contender
+    compiler caches of its own and starts it twice: with nothing in them, as a first run does (`Race.cold_starts`), then
+    with what that left there. Otherwise the user's caches serve, and later contenders profit from earlier ones. A
+    contender that fails keeps its error, and the race goes on. Progress is shown on `console`, where there is one.
 
     Raises:
         UserError: the task has fewer steps than the schedule needs.
+        ValueError: fewer than one start at once; several, or cold ones, without processes of their own.
     """
+    if starts < 1 or (not isolated and (starts > 1 or cold_caches)):
+        raise ValueError("only processes of their own start at once, or with caches of their own")
     schedule = (schedule or Schedule()).rounded(task.steps_per_call)
     if task.steps < schedule.total:
         raise UserError(
@@ -173,13 +101,18 @@ def race(
         )
     with ExitStack() as stack:
         tell = stack.enter_context(_progress(console))
-        make_lane = stack.enter_context(_lanes(task, isolated, timeout_s, cold_caches))
-        runners = [_Runner(name, make_lane(factory)) for name, factory in {OURS: ours, **contenders}.items()]
+        make_lane = stack.enter_context(_lanes(task, isolated, timeout_s, cold_caches, starts))
+        runners = [Runner(name, make_lane(factory)) for name, factory in {OURS: ours, **contenders}.items()]
         for runner in runners:
             stack.callback(runner.close)
+        if cold_caches:
+            start_all(runners, starts, tell)
+            for runner in runners:
+                runner.attempt("cold start", runner.call_it_cold)
+        start_all(runners, starts, tell)
         for runner in runners:
-            tell(f"{runner.name}: compile, capture, warm up")
-            runner.attempt("start", partial(runner.start, schedule, task.steps_per_call))
+            tell(f"{runner.name}: warm up")
+            runner.attempt("start", partial(runner.warm_up, schedule, task.steps_per_call))
         for repeat in range(schedule.repeats):
             for runner in runners if repeat % 2 == 0 else reversed(runners):
                 tell(f"{runner.name}: sample {repeat + 1} of {schedule.repeats}")
@@ -194,7 +127,15 @@ def race(
     times = {name: row.us_per_step for name, (row, _) in judged.items() if name != OURS and row.us_per_step is not None}
     strongest = min(times, key=lambda name: times[name], default="")
     rows = tuple(row for row, _ in judged.values())
-    return Race(task, schedule, rows, strongest, {name: detail for name, (_, detail) in judged.items()})
+    return Race(
+        task,
+        schedule,
+        rows,
+        strongest,
+        {name: detail for name, (_, detail) in judged.items()},
+        starts=starts,
+        cold_starts={runner.name: runner.cold_s for runner in runners if runner.cold_s is not None},
+    )
 
 
 def _yardstick(
@@ -219,7 +160,7 @@ def _yardstick(
         return error
 
 
-def _judge(runner: _Runner, schedule: Schedule, yardstick: tuple[Curve, Curve] | LaneError) -> tuple[ContenderRow, str]:
+def _judge(runner: Runner, schedule: Schedule, yardstick: tuple[Curve, Curve] | LaneError) -> tuple[ContenderRow, str]:
     """The runner's row, and what else there is to say."""
     row = ContenderRow(runner.name, None, tuple(runner.samples), start_s=runner.start_s, error=runner.error)
     if runner.finish is None:
@@ -253,7 +194,7 @@ def thinned(losses: Curve, points: int = 200) -> tuple[tuple[int, float], ...]:
 
 
 @contextmanager
-def _progress(console: Console | None) -> Iterator[_Tell]:
+def _progress(console: Console | None) -> Iterator[Tell]:
     if console is None:
         yield lambda _: None
         return
@@ -264,10 +205,10 @@ def _progress(console: Console | None) -> Iterator[_Tell]:
 
 
 @contextmanager
-def _lanes(task: Task, isolated: bool, timeout_s: float, cold: bool) -> Iterator[_MakeLane]:
+def _lanes(task: Task, isolated: bool, timeout_s: float, cold: bool, beside: int) -> Iterator[_MakeLane]:
     if not isolated:
         yield lambda factory: LocalLane(factory, task)
         return
     with tempfile.TemporaryDirectory(prefix="mnist-tune-race-") as folder:
         task.save(Path(folder))
-        yield lambda factory: ProcessLane(factory, Path(folder), timeout_s, cold=cold)
+        yield lambda factory: ProcessLane(factory, Path(folder), timeout_s, cold=cold, beside=beside)

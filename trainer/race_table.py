@@ -57,26 +57,37 @@ def headline(row: RaceRow) -> str:
     )
 
 
-def render_race(row: RaceRow, details: Mapping[str, str] | None = None) -> RenderableType:
-    """The table of all contenders, fastest first and failures last, then `details` by name, then the headline."""
+def render_race(
+    row: RaceRow,
+    details: Mapping[str, str] | None = None,
+    *,
+    note: str = "",
+    cold: Mapping[str, float] | None = None,
+) -> RenderableType:
+    """The table of all contenders, fastest first and failures last, then `details` by name, then the headline.
+
+    `note` says how the times to start are to be read; `cold` has those with empty caches, in seconds, by name.
+    """
     table = Table(title=f"Race on {escape(row.device.name)}, {row.steps} steps, lr {row.lr:g}", title_justify="left")
     table.add_column("contender", overflow="fold")
-    for column in ("us/step", "spread", "vs ours", "start s", "peak MiB", "accuracy"):
+    starts = ("start s", "cold s") if cold else ("start s",)
+    for column in ("us/step", "spread", "vs ours", *starts, "peak MiB", "accuracy"):
         table.add_column(column, justify="right", no_wrap=True)
     failed = [contender for contender in row.contenders if contender.us_per_step is None]
     timed = [contender for contender in row.contenders if contender.us_per_step is not None]
     for contender in sorted(timed, key=lambda contender: contender.us_per_step or 0.0):
         style = "bold green" if contender.name == OURS else "bold" if contender.name == row.strongest else ""
-        table.add_row(*_cells(row, contender), style=style)
+        table.add_row(*_cells(row, contender, cold), style=style)
     for contender in failed:
-        table.add_row(*_cells(row, contender), style="dim")
+        table.add_row(*_cells(row, contender, cold), style="dim")
     lines: list[RenderableType] = [table]
     lines += [Text(f"{contender.name}: {contender.error or 'no time'}", style="red") for contender in failed]
     lines += [Text(f"{name}: {detail}", style="dim") for name, detail in (details or {}).items() if detail]
+    lines += [Text(note, style="dim")] if note else []
     return Group(*lines, Text(headline(row), style="bold"))
 
 
-def _cells(row: RaceRow, contender: ContenderRow) -> list[str]:
+def _cells(row: RaceRow, contender: ContenderRow, cold: Mapping[str, float] | None) -> list[str]:
     pairs = ratios(row, contender.name)
 
     def cell(value: float | None, form: str, scale: float = 1.0) -> str:
@@ -88,6 +99,7 @@ def _cells(row: RaceRow, contender: ContenderRow) -> list[str]:
         cell(contender.spread, ".1f", 100) + ("%" if contender.spread is not None else ""),
         f"{statistics.median(pairs):.2f}x" if pairs else "-",
         cell(contender.start_s, ".1f"),
+        *([cell(cold.get(contender.name), ".1f")] if cold else []),
         cell(contender.peak_bytes, ".0f", 1 / 2**20),
         cell(contender.accuracy, ".2f", 100) + ("%" if contender.accuracy is not None else ""),
     ]

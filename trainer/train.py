@@ -3,333 +3,277 @@
 from __future__ import annotations
 
 import json
-import math
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from kernels.problems import STEPS_PER_GRAPH
-from trainer.agreement import Verdict, curves_agree, yardstick
+from trainer.agreement import curves_agree, yardstick
 from trainer.checks import Checker
 from trainer.contenders import chosen
 from trainer.contenders.base import Contender, Task
-from trainer.contenders.model import Reference
-from trainer.data import Dataset, load, permutations, scaled
-from trainer.documents import command_line, describe, describe_race
+from trainer.data import Dataset, load
+from trainer.documents import command_line, describe, describe_race, head, starts_note
 from trainer.engines.choose import choose, emulated_engine_of, engine_of
-from trainer.mlp import Network, accuracy, fresh_weights
-from trainer.plan import Form
+from trainer.mlp import Network, accuracy
+from trainer.plan import Check, Plan, WholeStepPlan
 from trainer.plan_table import render_plan
-from trainer.race import Schedule, race, thinned
+from trainer.race import race, thinned
 from trainer.race_table import render_race
+from trainer.results import Document, Results
+from trainer.settings import TrainSettings
+from trainer.startup import Started, Startup
+from trainer.training import Pixels, Training, say, step_by_step, steps_of, task_of, train_on
+from trainer.widths_table import render_widths
+from tuner.compile import compile_kernel
 from tuner.devices import device_index, environment, find, resolve
 from tuner.errors import UserError
 from tuner.store import ContenderRow, RaceRow, Store
 from tuner.store.rows import OURS
-from tuner.types import Device
+from tuner.types import Device, Environment
 
-EMULATED_WIDTH = 32
 EMULATED_STEPS = 300
-WIDEST_EMULATED = 512
-"""A step of this width takes about half a second by emulation."""
-MOST_IMAGES = 1 << 29
-"""That a run may look at: their order is made beforehand, 4 bytes each."""
-GPU_WIDTH = 128
 GPU_EPOCHS = 10
 EMULATED_FOR = "Tesla T4"
 """Whose predicted configurations are looked up where there is no GPU; what `search` predicts for unless told."""
 
 
 @dataclass(frozen=True, slots=True)
-class TrainSettings:
-    """What the user chooses. None: the GPU's default or the emulation's, whichever runs."""
+class _Run:
+    """What all widths of a command share."""
 
-    width: int | None = None
-    layers: int = 3
-    batch: int = 32
-    epochs: int | None = None
-    steps: int | None = None
-    lr: float = 0.003
-    seed: int = 0
-    data: Path | None = None
-    device: str | None = None
-    race: bool = True
-    contenders: Sequence[str] | None = None
-    form: Form = Form.AUTO
-    schedule: Schedule = field(default_factory=lambda: Schedule(longest_sample_s=2.0))
+    settings: TrainSettings
+    store: Store
+    results: Results
+    device: Device
+    """By emulation: the one whose configurations are used."""
+    emulated: bool
+    environment: Environment
+    dataset: Dataset
+    pixels: Pixels
+    console: Console
 
-    def check(self) -> None:
-        """Raises `UserError` for settings that make no sense."""
-        if self.epochs is not None and self.steps is not None:
-            raise UserError("Give --epochs or --steps, not both.")
-        for name, count in (("epochs", self.epochs), ("steps", self.steps), ("repeats", self.schedule.repeats)):
-            if count is not None and count < 1:
-                raise UserError(f"--{name} {count} trains nothing; give a whole number from 1.")
-        if not 0 < self.lr < 1000:
-            raise UserError(f"--lr {self.lr:g} is not a learning rate; give a number above 0 and below 1000.")
-        if not 0 <= self.seed < 2**32:
-            raise UserError(f"--seed {self.seed} is out of range; give a whole number from 0 to {2**32 - 1}.")
-        if self.race:
-            chosen(self.contenders)
-
-    def network(self, default_width: int) -> Network:
-        return Network(self.width if self.width is not None else default_width, self.layers, self.batch)
+    def head(self, network: Network) -> Document:
+        return head(network, self.dataset, self.device, self.environment, self.settings)
 
 
-@dataclass(frozen=True, slots=True)
-class Training:
-    """What our own run came to. `us_per_step` is None by emulation, whose time says nothing about a GPU."""
+def run_train(
+    store_url: str | None, settings: TrainSettings, *, as_json: bool, console: Console, startup: Startup | None = None
+) -> int:
+    """Train, race, print and store; 0, or 1 where a width failed or its losses do not agree with PyTorch's.
 
-    steps: int
-    losses: NDArray[np.float32]
-    accuracy: float
-    us_per_step: float | None
-    start_s: float
-    """From the look-up to the first step: compiling, uploading, capturing."""
-
-    def summary(self) -> dict[str, Any]:
-        """Plain JSON; the losses as means over equal stretches of steps, null where they are not finite."""
-        return {
-            "steps": self.steps,
-            "us_per_step": self.us_per_step,
-            "start_s": self.start_s,
-            "test_accuracy": self.accuracy,
-            "losses": [
-                {"step": step, "loss": loss if math.isfinite(loss) else None} for step, loss in thinned(self.losses)
-            ],
-        }
-
-    def contender(self) -> ContenderRow:
-        """The run as the store keeps it."""
-        samples = () if self.us_per_step is None else (self.us_per_step,)
-        return ContenderRow(
-            OURS,
-            self.us_per_step,
-            samples,
-            start_s=self.start_s,
-            losses=thinned(self.losses),
-            accuracy=self.accuracy,
-        )
-
-
-def run_train(store_url: str | None, settings: TrainSettings, *, as_json: bool, console: Console) -> int:
-    """Train, race, print and store; 0, or 1 where the losses do not agree with PyTorch's.
+    `startup` counts from when the user's command began; None: from here.
 
     Raises:
         UserError: what the user can mend.
     """
+    startup = startup or Startup.from_here("the call")
     settings.check()
-    device = resolve(settings.device)
-    network = settings.network(GPU_WIDTH if device else EMULATED_WIDTH)
-    if device is None and network.width > WIDEST_EMULATED:
-        raise UserError(
-            f"Without a GPU the training is emulated, which takes too long at width {network.width}; "
-            f"give --width up to {WIDEST_EMULATED}."
-        )
+    device = _device(settings, startup)
+    networks = settings.networks(emulated=device is None)
+    results = Results(settings.out)
     quiet = Console(quiet=True) if as_json else console
-    with Store.open(store_url) as store:
-        store.check_writable()
-        dataset = load(settings.data)
+    with ExitStack() as stack:
+        with startup.part("lookup"):
+            store = stack.enter_context(Store.open(store_url))
+            store.check_writable()
+        with startup.part("data"):
+            dataset = load(settings.data)
+            pixels = Pixels.of(dataset)
         if dataset.notice:
             quiet.print(dataset.notice, highlight=False, soft_wrap=True)
-        run = _on_gpu if device else _emulated
-        document, code = run(store, settings, network, device or find(EMULATED_FOR), dataset, quiet)
+        meant = device or find(EMULATED_FOR)
+        run = _Run(settings, store, results, meant, device is None, environment(), dataset, pixels, quiet)
+        if settings.widths is None:
+            document, code = _one(run, networks[0], startup)
+        else:
+            documents, code = _several(run, networks, startup)
     if as_json:
-        print(json.dumps(document, indent=2))
+        print(json.dumps(document if settings.widths is None else documents, indent=2))
     return code
 
 
-def _on_gpu(
-    store: Store, settings: TrainSettings, network: Network, device: Device, dataset: Dataset, console: Console
-) -> tuple[dict[str, Any], int]:
+def _device(settings: TrainSettings, startup: Startup) -> Device | None:
+    # Its import is to be counted with the others; where it is missing, that is explained where it is needed.
+    with startup.part("imports"), suppress(ImportError):
+        import cupy  # noqa: F401
+    with startup.part("context"):
+        return resolve(settings.device)
+
+
+def _several(run: _Run, networks: list[Network], startup: Startup) -> tuple[list[Document], int]:
+    """Each network in turn; one that fails costs only itself. Their documents, and 0 where all went well, or else 1."""
+    documents, code = [], 0
+    sentences = set()
+    for number, network in enumerate(networks, 1):
+        if number > 1:
+            startup = Startup.from_here(f"the turn of width {network.width}")
+        run.console.rule(f"Width {network.width} ({number} of {len(networks)})", align="left")
+        try:
+            document, its_code = _one(run, network, startup)
+        except (UserError, RuntimeError, MemoryError) as error:
+            # What compilers, drivers and devices refuse; mistakes of ours are of other kinds.
+            document, its_code = {**run.head(network), "error": str(error) or type(error).__name__}, 1
+            if isinstance(error, UserError):
+                sentences.add(str(error))
+            run.console.print(f"Width {network.width} failed: {document['error']}", style="red", markup=False)
+            run.results.add(document)
+        documents.append(document)
+        code = max(code, its_code)
+    if len(sentences) == 1 and all(document["error"] for document in documents):
+        raise UserError(sentences.pop())
+    run.console.rule("All widths", align="left")
+    run.console.print(render_widths(documents))
+    return documents, code
+
+
+def _one(run: _Run, network: Network, startup: Startup) -> tuple[Document, int]:
+    """One network, unless the results have it already; its document, and 0, or 1 where its losses are wrong."""
+    if run.results.path is not None:
+        planned, _ = _plan(run, network, lambda _: None)
+        kept = run.results.kept({**run.head(network), **describe(planned)})
+        if kept is not None:
+            run.console.print(
+                f"Width {network.width} is kept from {run.results.path}: the same command made it on {kept['date']}.",
+                highlight=False,
+                soft_wrap=True,
+            )
+            return kept, kept["exit_code"]
+    document, code = (_emulated if run.emulated else _on_gpu)(run, network, startup)
+    document = {**document, "exit_code": code}
+    run.results.add(document)
+    return document, code
+
+
+def _plan(run: _Run, network: Network, check: Check) -> tuple[Plan | WholeStepPlan, str]:
+    return choose(run.store, network, run.device, run.environment, check=check, form=run.settings.form)
+
+
+def _looked_up(run: _Run, network: Network, gpu: str | None, startup: Startup) -> Plan | WholeStepPlan:
+    """The plan of what works here, printed with the reason for its form."""
+    with (
+        startup.part("lookup"),
+        Checker(run.device, run.environment, gpu, seed=run.settings.seed) as check,
+    ):
+        plan, why = _plan(run, network, startup.within("check", check))
+    run.console.print(render_plan(plan))
+    run.console.print(f"Engine: {why}.", highlight=False)
+    return plan
+
+
+def _started(engine: Contender, task: Task, startup: Startup, first: int) -> tuple[Started, float]:
+    """Have `engine` get ready and make its `first` steps; the start, and the seconds that the steps took."""
+    with startup.part("prepare"):
+        engine.prepare(task)
+    with startup.part("first_steps"):
+        seconds = engine.timed(0, first)
+    return startup.done(first), seconds
+
+
+def _on_gpu(run: _Run, network: Network, startup: Startup) -> tuple[Document, int]:
     import cupy
 
-    here, index = environment(), device_index(settings.device) or 0
-    task = _task(settings, network, dataset, _steps(settings, network, dataset, GPU_EPOCHS * len(dataset.train_labels)))
-    started = time.perf_counter()
-    with Checker(device, here, f"cuda:{index}", seed=settings.seed) as check:
-        plan, why = choose(store, network, device, here, check=check, form=settings.form)
-    console.print(render_plan(plan))
-    console.print(f"Engine: {why}.", highlight=False)
+    settings, index = run.settings, device_index(run.settings.device) or 0
+    with startup.part("context"):
+        cupy.cuda.Device(index).use()
+        cupy.cuda.runtime.free(0)  # does nothing, but needs the context
+        cupy.get_default_memory_pool().free_all_blocks()  # what a width that failed may have left
+    with startup.part("data"):
+        steps = steps_of(settings, network, run.pixels, GPU_EPOCHS * len(run.pixels.labels))
+        task = task_of(settings, network, run.pixels, steps)
+    plan = _looked_up(run, network, f"cuda:{index}", startup)
+    with startup.part("compile"):
+        # The engine then finds them in the cache, and its own start is upload and capture.
+        for choice in dict.fromkeys(plan.choices):
+            compile_kernel(choice.kernel, choice.problem, choice.config, run.device.arch)
     engine = engine_of(plan, index)()
-    engine.prepare(task)
-    start_s = time.perf_counter() - started
-    seconds = _train(engine, task, console, per_update=STEPS_PER_GRAPH * 20)
-    weights = tuple((cupy.asarray(W), cupy.asarray(b)) for W, b in engine.weights())
-    right = accuracy(weights, cupy.asarray(scaled(dataset.test_images)), cupy.asarray(dataset.test_labels))
-    ours = Training(task.steps, engine.losses(0, task.steps), right, seconds / task.steps * 1e6, start_s)
-    del weights
-    engine.close()
-    _say(console, ours, f"{seconds:.2f} s of training, {ours.us_per_step:.2f} us per step")
-    document = {
-        **describe(network, dataset, device, plan, lr=settings.lr, seed=settings.seed),
-        "training": ours.summary(),
-    }
-    row = _row(settings, network, device, task, (ours.contender(),))
-    store.record_race(row)
+    first = min(STEPS_PER_GRAPH, task.steps)
+    started, seconds = _started(engine, task, startup, first)
+    try:
+        seconds += train_on(engine, task, run.console, first=first, per_update=STEPS_PER_GRAPH * 20)
+        weights = tuple((cupy.asarray(W), cupy.asarray(b)) for W, b in engine.weights())
+        right = accuracy(weights, cupy.asarray(run.pixels.test_images), cupy.asarray(run.pixels.test_labels))
+        ours = Training(task.steps, engine.losses(0, task.steps), right, seconds / task.steps * 1e6, started)
+        del weights
+    finally:
+        engine.close()
+    say(run.console, ours, f"{seconds:.2f} s of training, {ours.us_per_step:.2f} us per step")
+    document = {**run.head(network), **describe(plan), "startup": started.document(), "training": ours.summary()}
+    run.store.record_race(_row(run, network, run.device, task, (ours.contender(),)))
     if not settings.race:
-        console.print("No race was run (--no-race).")
+        run.console.print("No race was run (--no-race).")
         return document, 0
     schedule = settings.schedule.rounded(STEPS_PER_GRAPH)
+    contenders = {contender.name: contender for contender in chosen(settings.contenders)}
     raced = race(
         engine_of(plan, index),
-        {contender.name: contender for contender in chosen(settings.contenders)},
-        replace(_task(settings, network, dataset, schedule.total), steps_per_call=STEPS_PER_GRAPH),
+        contenders,
+        task_of(settings, network, run.pixels, schedule.total),
         schedule=schedule,
-        console=console,
+        starts=settings.starts,
+        cold_caches=settings.cold_starts,
+        console=run.console,
     )
-    result = raced.row(device=device, environment=here, seed=settings.seed, command=command_line())
-    store.record_race(result)
-    console.print(render_race(result, raced.details))
-    agreed = result.ours is not None and result.ours.error is None
-    return {**document, **describe_race(result, raced.details)}, 0 if agreed else 1
+    row = raced.row(device=run.device, environment=run.environment, seed=settings.seed, command=command_line())
+    run.store.record_race(row)
+    run.console.print(render_race(row, raced.details, note=starts_note(raced), cold=raced.cold_starts))
+    descriptions = {OURS: engine.description, **{name: each.description for name, each in contenders.items()}}
+    agreed = row.ours is not None and row.ours.error is None
+    return {**document, **describe_race(row, raced, descriptions)}, 0 if agreed else 1
 
 
-def _emulated(
-    store: Store, settings: TrainSettings, network: Network, device: Device, dataset: Dataset, console: Console
-) -> tuple[dict[str, Any], int]:
-    here = environment()
+def _emulated(run: _Run, network: Network, startup: Startup) -> tuple[Document, int]:
+    settings, console = run.settings, run.console
     console.print(
         f"No GPU is used: {network.label} is trained by emulation on the CPU, with the configurations for a "
-        f"{device.name}, and compared with PyTorch on the CPU.",
+        f"{run.device.name}{', and compared with PyTorch on the CPU' if settings.race else ''}.",
         highlight=False,
         soft_wrap=True,
     )
-    task = replace(
-        _task(settings, network, dataset, _steps(settings, network, dataset, EMULATED_STEPS * network.batch)),
-        device="cpu",
-        steps_per_call=1,
-    )
-    started = time.perf_counter()
-    with Checker(device, here, None, seed=settings.seed) as check:
-        plan, why = choose(store, network, device, here, check=check, form=settings.form)
-    console.print(render_plan(plan))
-    console.print(f"Engine: {why}.", highlight=False)
+    with startup.part("data"):
+        steps = steps_of(settings, network, run.pixels, EMULATED_STEPS * network.batch)
+        task = replace(task_of(settings, network, run.pixels, steps), device="cpu", steps_per_call=1)
+    plan = _looked_up(run, network, None, startup)
     engine = emulated_engine_of(plan)
-    engine.prepare(task)
-    start_s = time.perf_counter() - started
-    seconds = _train(engine, task, console, per_update=10)
-    right = accuracy(engine.weights(), scaled(dataset.test_images), dataset.test_labels)
-    ours = Training(task.steps, engine.losses(0, task.steps), right, None, start_s)
-    engine.close()
-    _say(console, ours, f"{seconds:.1f} s of emulation, which says nothing about a GPU")
-    reference, twin = yardstick(task, task.steps)
-    verdict = curves_agree(ours.losses, reference, twin)
-    console.print(_step_by_step(ours.losses, reference, verdict), highlight=False, soft_wrap=True)
+    started, seconds = _started(engine, task, startup, 1)
+    try:
+        seconds += train_on(engine, task, console, first=1, per_update=10)
+        right = accuracy(engine.weights(), run.pixels.test_images, run.pixels.test_labels)
+        ours = Training(task.steps, engine.losses(0, task.steps), right, None, started)
+    finally:
+        engine.close()
+    say(console, ours, f"{seconds:.1f} s of emulation, which says nothing about a GPU")
+    document = {**run.head(network), **describe(plan), "startup": started.document(), "training": ours.summary()}
+    contenders, agrees = [ours.contender()], True
+    if settings.race:
+        reference, twin = yardstick(task, task.steps)
+        verdict = curves_agree(ours.losses, reference, twin)
+        agrees = bool(verdict.agrees)
+        console.print(step_by_step(ours.losses, reference, verdict), highlight=False, soft_wrap=True)
+        document["agreement"] = {"agrees": agrees, "verdict": str(verdict)}
+        contenders.append(ContenderRow("reference", None, losses=thinned(reference)))
+    else:
+        agrees = bool(np.isfinite(ours.losses).all())
+        console.print("The losses were not compared with PyTorch's (--no-race).")
     console.print("No race was run: there is no GPU.")
-    theirs = ContenderRow(Reference.name, None, losses=thinned(reference))
-    emulated = replace(device, name=f"emulated {device.name}")
-    store.record_race(_row(settings, network, emulated, task, (ours.contender(), theirs)))
-    document = {
-        **describe(network, dataset, device, plan, lr=settings.lr, seed=settings.seed),
-        "training": ours.summary(),
-        "agreement": {"agrees": bool(verdict.agrees), "verdict": str(verdict)},
-    }
-    return document, 0 if verdict.agrees else 1
+    emulated = replace(run.device, name=f"emulated {run.device.name}")
+    run.store.record_race(_row(run, network, emulated, task, tuple(contenders)))
+    return document, 0 if agrees else 1
 
 
-def _steps(settings: TrainSettings, network: Network, dataset: Dataset, default_images: int) -> int:
-    """Steps to make: as asked, or as many as it takes to see `default_images` images."""
-    per_epoch = len(dataset.train_labels) // network.batch
-    if per_epoch == 0:
-        raise UserError(
-            f"A batch of {network.batch} is more than the {len(dataset.train_labels)} training images; "
-            "give a smaller --batch."
-        )
-    steps = max(1, default_images // network.batch)
-    if settings.steps is not None:
-        steps = settings.steps
-    elif settings.epochs is not None:
-        steps = settings.epochs * per_epoch
-    most = MOST_IMAGES // network.batch
-    if steps > most:
-        raise UserError(
-            f"{steps} steps are more than one run can make at batch {network.batch}; give --steps up to {most}, or "
-            f"--epochs up to {most // per_epoch}."
-        )
-    return steps
-
-
-def _task(settings: TrainSettings, network: Network, dataset: Dataset, steps: int) -> Task:
-    return Task(
-        weights=fresh_weights(network, settings.seed),
-        images=scaled(dataset.train_images),
-        labels=dataset.train_labels,
-        order=permutations(len(dataset.train_labels), network.batch, steps, settings.seed),
-        lr=settings.lr,
-        steps_per_call=STEPS_PER_GRAPH,
-        test_images=scaled(dataset.test_images),
-        test_labels=dataset.test_labels,
-    )
-
-
-def _train(engine: Contender, task: Task, console: Console, *, per_update: int) -> float:
-    """All steps of `task`, with a progress bar that shows the loss; the seconds that the steps took."""
-    seconds = 0.0
-    columns = (
-        TextColumn("training"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("loss {task.fields[loss]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=True, disable=console.quiet) as progress:
-        bar = progress.add_task("training", total=task.steps, loss="-")
-        for first in range(0, task.steps, per_update):
-            count = min(per_update, task.steps - first)
-            seconds += engine.timed(first, count)
-            loss = float(engine.losses(first, count).mean(dtype=np.float64))
-            progress.update(bar, advance=count, loss=f"{loss:.4f}")
-    return seconds
-
-
-def _say(console: Console, ours: Training, took: str) -> None:
-    last = max(1, ours.steps // 10)
-    console.print(
-        f"{_counted(ours.steps)}: {took}; loss {ours.losses[0]:.4f} at first, "
-        f"{ours.losses[-last:].mean():.4f} at last (mean of {_counted(last)}), test accuracy {ours.accuracy:.2%}; "
-        f"ready after {ours.start_s:.2f} s.",
-        highlight=False,
-        soft_wrap=True,
-    )
-
-
-def _counted(steps: int) -> str:
-    return f"{steps} step{'s' if steps != 1 else ''}"
-
-
-def _step_by_step(ours: NDArray[np.float32], reference: NDArray[np.float32], verdict: Verdict) -> str:
-    if not np.isfinite(ours).all():
-        return f"The training diverged: the loss is not finite at step {int(np.isfinite(ours).argmin())}; lower --lr."
-    largest = int(np.abs(ours - reference).argmax())
-    agree = "agree" if verdict.agrees else "DO NOT agree"
-    return (
-        f"Losses {agree} with PyTorch in fp32: {verdict} (largest difference of a single loss "
-        f"{abs(float(ours[largest] - reference[largest])):.1e}, at step {largest})."
-    )
-
-
-def _row(
-    settings: TrainSettings, network: Network, device: Device, task: Task, contenders: tuple[ContenderRow, ...]
-) -> RaceRow:
+def _row(run: _Run, network: Network, device: Device, task: Task, contenders: tuple[ContenderRow, ...]) -> RaceRow:
     """A run of ours alone, as the store keeps it: a race that nobody else took part in."""
     return RaceRow(
         device=device,
-        environment=environment(),
+        environment=run.environment,
         width=network.width,
         layers=network.layers,
         batch=network.batch,
         steps=task.steps,
-        lr=settings.lr,
-        seed=settings.seed,
+        lr=task.lr,
+        seed=run.settings.seed,
         command=command_line(),
         strongest="",
         contenders=contenders,

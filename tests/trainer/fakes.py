@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import time
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainer.contenders import Eager, Task, Weights
-from trainer.lanes import CACHES
+from trainer.process_lane import CACHES
 
 
 class Fake:
@@ -85,6 +86,55 @@ class TellsItsCaches(Fake):
     @property
     def notes(self) -> str:
         return " ".join(os.environ.get(name, "-") for name in CACHES)
+
+
+def note(name: str, what: str, began: float) -> None:
+    """A line in the log that the test has named: what was done from when to when."""
+    with Path(os.environ["FAKES_LOG"]).open("a") as log:
+        log.write(f"{name} {what} {began} {time.monotonic()}\n")
+
+
+class Logged(Fake):
+    """Takes `prepare_s` to start, and writes down when it did what."""
+
+    prepare_s: ClassVar[float] = 0.6
+
+    def prepare(self, task: Task) -> None:
+        began = time.monotonic()
+        time.sleep(self.prepare_s)
+        note(type(self).__name__, "prepare", began)
+        super().prepare(task)
+
+    def timed(self, first_step: int, steps: int) -> float:
+        began = time.monotonic()
+        time.sleep(0.02)
+        note(type(self).__name__, str(steps), began)
+        return super().timed(first_step, steps)
+
+
+class Second(Logged):
+    prepare_s: ClassVar[float] = 0.1
+
+
+class Third(Logged):
+    pass
+
+
+class Compiles(Fake):
+    """Starts slowly where its cache has nothing of it."""
+
+    def prepare(self, task: Task) -> None:
+        cache = Path(os.environ["TRITON_CACHE_DIR"])
+        self.found = (cache / "compiled").exists()
+        if not self.found:
+            time.sleep(0.5)
+            cache.mkdir(parents=True)
+            (cache / "compiled").touch()
+        super().prepare(task)
+
+    @property
+    def notes(self) -> str:
+        return f"found={self.found} threads={os.environ.get('TORCHINDUCTOR_COMPILE_THREADS', '-')}"
 
 
 class WrongRate(Eager):

@@ -18,8 +18,11 @@ from trainer import train
 from trainer.agreement import Verdict
 from trainer.data import SAMPLE, load
 from trainer.mlp import Network
-from trainer.race import Schedule
-from trainer.train import MOST_IMAGES, Training, TrainSettings, run_train
+from trainer.schedule import Schedule
+from trainer.settings import TrainSettings
+from trainer.startup import PARTS, Started
+from trainer.train import run_train
+from trainer.training import MOST_IMAGES, Pixels, Training, say, steps_of
 from tuner.errors import UserError
 from tuner.store import Store
 from tuner.store.rows import OURS
@@ -87,6 +90,10 @@ def test_the_json_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     ]
     assert {line["rung"] for line in document["plan"]} == {"default"}
     assert document["expected_us"] is None
+    startup = document["startup"]
+    parts = [startup[f"{name}_s"] for name in PARTS]
+    assert startup["total_s"] == pytest.approx(sum(parts), abs=1e-3)
+    assert (startup["context_s"], startup["first_call_steps"]) == (0.0, 1)
 
 
 def test_the_same_seed_gives_the_same_losses_and_another_does_not(
@@ -104,6 +111,15 @@ def test_losses_that_do_not_agree_are_said_and_are_no_success(tmp_path: Path, mo
     code, text = printed(tmp_path / "tuning.db")
     assert code == 1
     assert "Losses DO NOT agree with PyTorch in fp32" in text
+
+
+def test_without_a_race_nothing_is_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = printed(tmp_path / "tuning.db", replace(TINY, race=False))
+    assert code == 0
+    assert "The losses were not compared with PyTorch's (--no-race)." in text
+    assert "Losses agree" not in text
+    printed(tmp_path / "tuning.db", replace(TINY, race=False), as_json=True)
+    assert "agreement" not in json.loads(capsys.readouterr().out)
 
 
 def test_a_training_that_diverges_is_said_and_is_strict_json(
@@ -128,6 +144,12 @@ def test_a_training_that_diverges_is_said_and_is_strict_json(
     [
         ({"epochs": 1}, "Give --epochs or --steps, not both."),
         ({"steps": 0}, "--steps 0 trains nothing; give a whole number from 1."),
+        ({"widths": (16, 32)}, "Give --width or --widths, not both."),
+        ({"starts": 0}, "--starts 0 starts nothing; give a whole number from 1."),
+        (
+            {"width": None, "widths": (32, 2048)},
+            "Without a GPU the training is emulated, which takes too long at width 2048; give --widths up to 512.",
+        ),
         ({"steps": None, "epochs": -1}, "--epochs -1 trains nothing; give a whole number from 1."),
         ({"schedule": Schedule(repeats=0)}, "--repeats 0 trains nothing; give a whole number from 1."),
         ({"lr": float("nan")}, "--lr nan is not a learning rate; give a number above 0 and below 1000."),
@@ -177,24 +199,25 @@ def test_a_read_only_store_is_refused_before_the_training(tmp_path: Path) -> Non
 def test_how_many_steps_are_made(change: dict[str, Any], default_images: int, expected: int) -> None:
     settings = replace(TINY, **change)
     network = Network(16, 1, settings.batch)
-    assert train._steps(settings, network, load(SAMPLE), default_images) == expected
+    assert steps_of(settings, network, Pixels.of(load(SAMPLE)), default_images) == expected
 
 
 def test_a_batch_larger_than_the_data_set(tmp_path: Path) -> None:
     small = load(SAMPLE)
     small = replace(small, train_images=small.train_images[:20], train_labels=small.train_labels[:20])
     with pytest.raises(UserError, match="A batch of 32 is more than the 20 training images; give a smaller --batch"):
-        train._steps(TINY, Network(16), small, 0)
+        steps_of(TINY, Network(16), Pixels.of(small), 0)
 
 
 def test_one_step_is_one_step() -> None:
     paper = io.StringIO()
-    ours = Training(1, np.array([2.5], np.float32), 0.5, None, 1.0)
-    train._say(Console(file=paper, width=200), ours, "at once")
-    assert paper.getvalue().strip() == (
-        "1 step: at once; loss 2.5000 at first, 2.5000 at last (mean of 1 step), test accuracy 50.00%; "
-        "ready after 1.00 s."
-    )
+    ours = Training(1, np.array([2.5], np.float32), 0.5, None, Started("the call", {"prepare": 1.0}, 1))
+    say(Console(file=paper, width=200), ours, "at once")
+    assert paper.getvalue().splitlines()[-2:] == [
+        "1 step: at once; loss 2.5000 at first, 2.5000 at last (mean of 1 step), test accuracy 50.00%.",
+        "First step done 1.00 s after the call, 1.00 s without reading the data and creating the CUDA context: "
+        "upload and capture 1.00.",
+    ]
 
 
 def test_the_device_that_is_emulated_for_is_known() -> None:
