@@ -66,11 +66,11 @@ __device__ __forceinline__ void order_read_before_write() {
 }
 
 // use(i, first word, second word) for each pair of words i < Count that the block's threads share out among themselves, once
-// both carry `number`. The first pair is polled alone: until it is there the others would only be traffic. False where a word
-// did not come in time.
+// both carry `number`. A few pairs a thread are polled together, in one trip to L2; of many the first one alone, as until it is
+// there the others would only be traffic. False where a word did not come in time.
 template <int Count, int Threads, typename Use>
 __device__ __forceinline__ bool take_words(const uint2* from, unsigned number, bool late, Use use) {
-    constexpr int TURNS = ceil_div(Count, Threads), AT_ONCE = smaller(larger(TURNS - 1, 1), 4);
+    constexpr int TURNS = ceil_div(Count, Threads), FIRST = TURNS <= 4 ? TURNS : 1, AT_ONCE = smaller(larger(TURNS - FIRST, 1), 8);
     auto take = [&](auto size, int first_turn) {
         constexpr int SIZE = decltype(size)::value;
         uint4 v[SIZE];
@@ -94,8 +94,8 @@ __device__ __forceinline__ bool take_words(const uint2* from, unsigned number, b
             if (i < Count) use(i, v[k].x, v[k].z);
         }
     };
-    take(number_of<1>(), 0);
-    for (int turn = 1; turn < TURNS; turn += AT_ONCE) take(number_of<AT_ONCE>(), turn);
+    take(number_of<FIRST>(), 0);
+    for (int turn = FIRST; turn < TURNS; turn += AT_ONCE) take(number_of<AT_ONCE>(), turn);
     return !late;
 }
 
