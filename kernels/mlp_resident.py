@@ -13,7 +13,7 @@ from kernels.tiling import WARP, ceil_div
 from kernels.whole_step import Layer, WholeStep
 from tuner.kernel import Work
 from tuner.space import Constraint, Param, Space
-from tuner.types import Config, Device, Launch, Problem, Value
+from tuner.types import Config, Device, Launch, Problem
 
 LARGEST_CLUSTER = 16
 """Blocks that an H100 or H200 can put into a cluster; 8 on every GPU with clusters."""
@@ -116,16 +116,6 @@ class MlpResident(WholeStep):
         if layers >= 2 and sums <= blocks * tile:
             sums = 0
         return config.integer("X_BUFFERS") * x + buffers * blocks * tile + operands + parts + small + barriers + sums
-
-    def defines(self, problem: Problem, config: Config) -> dict[str, Value]:
-        return {
-            "BATCH": problem["batch"],
-            "IN_FEATURES": problem["in_features"],
-            "WIDTH": problem["width"],
-            "LAYERS": problem["layers"],
-            "CLASSES": problem["classes"],
-            **config,
-        }
 
     def launch(self, problem: Problem, config: Config) -> Launch:
         blocks, threads = ceil_div(problem["width"], 16), WARP * config.integer("WARPS")

@@ -13,7 +13,7 @@ from kernels.tiling import WARP, ceil_div
 from kernels.whole_step import Layer, WholeStep
 from tuner.kernel import Work
 from tuner.space import Constraint, Param, Space
-from tuner.types import Config, Device, Launch, Problem, Value
+from tuner.types import Config, Device, Launch, Problem
 
 PORTABLE_CLUSTER = 8
 """Blocks that every GPU with clusters can put into one."""
@@ -149,16 +149,6 @@ class MlpStreaming(WholeStep):
         small = tile + (layers - 1) * share * 4 + layers * pairs * 8 + 64 + rows * 28 + 16
         x = 2 * rows * (x_share * 16 + 8) * 2
         return ring + (in_tiles + out_tiles) * tile + x + parts + received + small
-
-    def defines(self, problem: Problem, config: Config) -> dict[str, Value]:
-        return {
-            "BATCH": problem["batch"],
-            "IN_FEATURES": problem["in_features"],
-            "WIDTH": problem["width"],
-            "LAYERS": problem["layers"],
-            "CLASSES": problem["classes"],
-            **config,
-        }
 
     def launch(self, problem: Problem, config: Config) -> Launch:
         team = config.integer("GRID_K")

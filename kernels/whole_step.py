@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tuner.kernel import Argument, Array, Kernel, Role, Scalar
-from tuner.types import Config, Problem
+from tuner.types import Config, Problem, Value
 
 Layer = tuple[Any, Any]
 """W (in, out) and b (out)."""
@@ -63,6 +63,16 @@ class WholeStep(Kernel):
     def sizes(self, problem: Problem) -> list[int]:
         """Features along the network."""
         return [problem["in_features"], *[problem["width"]] * problem["layers"], problem["classes"]]
+
+    def defines(self, problem: Problem, config: Config) -> dict[str, Value]:
+        return {
+            "BATCH": problem["batch"],
+            "IN_FEATURES": problem["in_features"],
+            "WIDTH": problem["width"],
+            "LAYERS": problem["layers"],
+            "CLASSES": problem["classes"],
+            **config,
+        }
 
     def fresh_layers(self, problem: Problem, rng: Any) -> list[Layer]:
         """Random layers in fp32, uniform within 1 / sqrt(in) as PyTorch's are."""
