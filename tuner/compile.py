@@ -22,7 +22,7 @@ from pathlib import Path
 from tuner.cache import cache_dir
 from tuner.children import end_with_parent, leave_interrupts_to_parent, shielded_from_interrupts
 from tuner.errors import UserError
-from tuner.kernel import Kernel, source_files
+from tuner.kernel import Kernel, content, source_files
 from tuner.types import Binary, Config, Failure, Problem, Status, Value, canonical_json
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
@@ -53,7 +53,7 @@ def compile_source(source: Path, entry: str, defines: Mapping[str, Value], arch:
     macros = [f"-D{name}={value}" for name, value in sorted(defines.items())]
     digest = hashlib.sha256(canonical_json([entry, macros, arch, nvrtc_version()]).encode())
     for path in source_files(source):
-        digest.update(path.read_bytes())
+        digest.update(content(path))
     target = cache_dir("cubin") / f"{entry}-{arch}-{digest.hexdigest()[:24]}.cubin"
     facts = target.with_suffix(".json")
     if target.is_file() and facts.is_file():

@@ -77,7 +77,7 @@ def facts(rows: list[Measurement], *, finalists: bool) -> set[tuple[str, tuple[f
     return {(row.config.key, row.samples_us) for row in rows if row.finalist is finalists}
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "cmaes"])
+@pytest.mark.parametrize("sampler", ["gp", "tpe", "cmaes"])
 def test_what_is_asked_does_not_depend_on_what_is_compiled_first(sampler: str, tmp_path: Path) -> None:
     calm = InstantCompiler()
     expected, rows = search(tmp_path / "calm.db", Replayed(), calm, sampler=sampler)
