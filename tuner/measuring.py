@@ -39,6 +39,8 @@ class Measuring:
         self.products_us = _stored_products(task)
         """What the library needs for the problem's products alone; None where that is not known."""
         self._library: Measurement | None = None
+        self._rival_us: float | None = None
+        """The fastest time of this run: one of another day may have been taken at another clock."""
         self._posted: deque[_Posted] = deque()
         self._behind: dict[str, list[_Posted]] = {}
         """By `fingerprint`: those whose binary the GPU is at work on for another configuration."""
@@ -124,6 +126,8 @@ class Measuring:
             row = replace(answer.value, extra={**answer.value.extra, "binary": posted.mark})
         if row.ok:
             self._twins[posted.mark] = row
+            times = (us for us in (self._rival_us, row.median_us) if us is not None)
+            self._rival_us = min(times, default=None)
             return answer, [row, *map(self._as_its_twin, behind)]
         if behind:
             self._post(behind[0])
@@ -132,7 +136,8 @@ class Measuring:
 
     def _post(self, posted: _Posted) -> None:
         task = self._task
-        job = Job(task.kernel, task.problem, posted.config, posted.binary, task.cache, task.settings.seed)
+        seed, rival_us = task.settings.seed, self._rival_us
+        job = Job(task.kernel, task.problem, posted.config, posted.binary, task.cache, seed, rival_us)
         task.worker.post(job, limit_s=task.settings.limit_s)
         self._posted.append(posted)
         self._behind[posted.mark] = []

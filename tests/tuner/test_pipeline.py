@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.tuner.toy import ENVIRONMENT, TOY, InstantCompiler, Replayed
+from tests.tuner.toy import ENVIRONMENT, TOY, InstantCompiler, Replayed, true_us
 from tests.tuner.workplaces import Sleeper
 from tuner.candidates import WINDOW, Bell
 from tuner.devices import find
@@ -196,3 +196,25 @@ def test_a_bell() -> None:
     bell.ring()
     bell.close()
     bell.ring()  # nobody hears it, and that is no error
+
+
+def test_a_candidate_is_up_against_the_fastest_of_its_own_run(tmp_path: Path) -> None:
+    class Watching(Replayed):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rivals: list[float | None] = []
+
+        def call(self, request: Any, *, limit_s: float | None = None) -> Any:
+            if isinstance(request, Job):
+                self.rivals.append(request.rival_us)
+            return super().call(request, limit_s=limit_s)
+
+    worker = Watching()
+    search(tmp_path / "t.db", worker, InstantCompiler(), trials=20)
+    # Two are handed out before anything is known.
+    assert worker.rivals[:2] == [None, None]
+    before = [[true_us(config) for config in worker.measured[:count]] for count in range(1, 19)]
+    assert worker.rivals[2:] == [min(times) for times in before]
+    again = Watching()
+    search(tmp_path / "t.db", again, InstantCompiler(), trials=40)
+    assert again.rivals[0] is None, "times of another run may have been taken at another clock"
