@@ -3,11 +3,12 @@
 A search of linear_forward 32x1024x1024 with a fresh store and a fresh compile cache, without early stop. Prints where
 the time went, writes JSON. Needs a GPU.
 
-    python benchmarks/throughput.py --out benchmarks/throughput-h200.json
+    python -m benchmarks.throughput --out benchmarks/throughput-h200.json
 
 With --against-kernel-tuner also the same random search by Kernel Tuner (pip install kernel-tuner), side by side: the
-same source file, problem, tunables and restrictions, number of candidates, and check of the output. What Kernel Tuner
-cannot launch is left out for both: clusters, dependent launches, more than 48 KB of shared memory.
+same source, problem, tunables and restrictions, and check of the output. What Kernel Tuner cannot launch is left out
+for both: clusters, dependent launches, more than 48 KB of shared memory. It stops at --kernel-tuner-trials candidates
+or after --kernel-tuner-limit seconds, whichever is first. The JSON is written after each part.
 """
 
 from __future__ import annotations
@@ -18,24 +19,23 @@ import importlib.util
 import json
 import math
 import os
-import shlex
-import sys
+import re
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, replace
-from datetime import UTC, datetime
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import kernels
+from benchmarks.common import check_writable, head, script
 from kernels.linear_forward import LinearForward
 from tuner.compile import include_dir
 from tuner.errors import UserError
 from tuner.kernel import Array, Kernel
 from tuner.progress import Silent
-from tuner.run import workplace
+from tuner.run import check, workplace
 from tuner.space import Constraint, Space
 from tuner.spent import CHILD, COMPILERS, PARENT
 from tuner.store import Store
@@ -136,8 +136,16 @@ def tunables(kernel: Kernel, problem: Problem, device: Device) -> tuple[dict[str
     return params, restrictions
 
 
-def theirs(kernel: LinearForward, device: Device, trials: int, seed: int) -> dict[str, Any]:
-    """Kernel Tuner's random search of the same space: how long it took, and what became of its candidates."""
+def spelled_out(kernel: Kernel) -> str:
+    """The source with `unsigned` as `unsigned int`: Kernel Tuner knows the type of a uint32 array by that name only."""
+    return re.sub(r"\bunsigned\*", "unsigned int*", kernel.source.read_text())
+
+
+def theirs(kernel: LinearForward, device: Device, trials: int, limit_s: float, seed: int) -> dict[str, Any]:
+    """Kernel Tuner's random search of the same space: how long it took, and what became of its candidates.
+
+    It looks at the time after each candidate, so the last one may take it beyond `limit_s`.
+    """
     import cupy
     import kernel_tuner  # type: ignore[import-not-found,unused-ignore]
     import numpy as np
@@ -172,7 +180,7 @@ def theirs(kernel: LinearForward, device: Device, trials: int, seed: int) -> dic
         started = time.perf_counter()
         rows, _ = kernel_tuner.tune_kernel(
             kernel.name,
-            str(kernel.source),
+            spelled_out(kernel),
             lambda chosen: (SHAPE[2], SHAPE[0], chosen["SPLIT_K"]),
             list(values.values()),
             params,
@@ -194,7 +202,7 @@ def theirs(kernel: LinearForward, device: Device, trials: int, seed: int) -> dic
                 *(f"-D{name}={value}" for name, value in constants.items()),
             ],
             strategy="random_sample",
-            strategy_options={"max_fevals": trials},
+            strategy_options={"max_fevals": trials, "time_limit": limit_s},
             seed=seed,
             quiet=True,
         )
@@ -235,19 +243,21 @@ def show(document: Mapping[str, Any]) -> None:
     if other is not None:
         print("side by side, random search      candidates   seconds   a second   best us")
         for name, row in (("mnist-tune", document["ours_restricted"]), (f"Kernel Tuner {other['version']}", other)):
-            print(
-                f"{name:32s} {row['candidates']:10d} {row['seconds']:9.1f} {row['per_second']:10.2f} {row['best_us']:9}"
-            )
+            best = "-" if row["best_us"] is None else f"{row['best_us']:.3f}"
+            print(f"{name:32s} {row['candidates']:10d} {row['seconds']:9.1f} {row['per_second']:10.2f} {best:>9s}")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--trials", type=int, default=400)
-    parser.add_argument("--sampler", default="tpe")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--against-kernel-tuner", action="store_true")
-    parser.add_argument("--kernel-tuner-trials", type=int, default=60, help="of each, in the comparison")
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="benchmarks.throughput", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--trials", type=int, default=400, help="of the search (default: %(default)s)")
+    parser.add_argument("--sampler", default=Settings().sampler, help="of the search (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
+    parser.add_argument("--against-kernel-tuner", action="store_true", help="side by side, on a restricted space")
+    parser.add_argument("--kernel-tuner-trials", type=int, default=60, help="of each there (default: %(default)s)")
+    parser.add_argument(
+        "--kernel-tuner-limit", type=float, default=120.0, help="seconds for Kernel Tuner (default: %(default)g)"
+    )
+    parser.add_argument("--out", type=Path, required=True, help="the JSON to write")
     options = parser.parse_args()
     if options.against_kernel_tuner and importlib.util.find_spec("kernel_tuner") is None:
         raise UserError(
@@ -255,31 +265,34 @@ def main() -> None:
             "out."
         )
     settings = Settings(trials=options.trials, sampler=options.sampler, seed=options.seed, early_stop=False)
+    check(settings, [kernels.linear_forward.problem(*SHAPE)])
+    check_writable(options.out)
     result, device, environment = ours(kernels.linear_forward, settings)
     document: dict[str, Any] = {
+        **head("throughput", device, environment),
         "problem": result.problem.label,
-        "device": device.name,
         "cores": os.cpu_count(),
-        "versions": asdict(environment),
-        "command": shlex.join(["python", *sys.argv]),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "sampler": options.sampler,
         "seed": options.seed,
         "ours": summary(result),
     }
+
+    def write() -> None:
+        options.out.write_text(json.dumps(document, indent=2) + "\n")
+
+    write()
     if options.against_kernel_tuner:
         restricted = Restricted()
-        count = options.kernel_tuner_trials
+        count, limit_s = options.kernel_tuner_trials, options.kernel_tuner_limit
         mine, _, _ = ours(restricted, replace(settings, trials=count, sampler="random"))
         document["ours_restricted"] = summary(mine)
-        document["kernel_tuner"] = theirs(restricted, device, count, options.seed)
-    options.out.write_text(json.dumps(document, indent=2) + "\n")
+        write()
+        print(f"Kernel Tuner: up to {count} candidates in {limit_s:g} s.", flush=True)
+        document["kernel_tuner"] = {**theirs(restricted, device, count, limit_s, options.seed), "limit_s": limit_s}
+        write()
     show(document)
+    return 0
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except UserError as error:
-        print(error, file=sys.stderr)
-        sys.exit(2)
+    script("benchmarks.throughput", main)

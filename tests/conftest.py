@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.commands import end_all
+
+# Before NumPy is imported, as in cli.py.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # A shell starts background jobs with SIGINT ignored, and a process that ignores it hands that on to its children:
 # Ctrl-C could then not be tested.

@@ -15,7 +15,7 @@ import kernels
 from trainer.report.ranking import TOP, spearman
 from tuner.backends.model import Prediction, predict
 from tuner.devices import find
-from tuner.guesses import GUESSES, SAMPLE, best_guesses
+from tuner.guesses import GUESSES, SAMPLE, best_guesses, expectation
 from tuner.stopping import Patience
 from tuner.types import Binary, CacheState, Config, Kind, Measurement, Problem, Status
 
@@ -138,6 +138,6 @@ def test_guesses_before_anything_is_compiled_are_better_than_most(search: Search
     kernel = kernels.ALL[search.problem.kernel]
     times = {trial.config: trial.us for trial in search.trials}
     sample = list(times)[:SAMPLE]
-    guesses = best_guesses(kernel, search.problem, DEVICE, search.cache, sample)
+    guesses = best_guesses(expectation(kernel, search.problem, DEVICE, search.cache), sample)
     assert len(guesses) == GUESSES
     assert min(times[config] for config in guesses) < statistics.quantiles(times.values(), n=4)[0]

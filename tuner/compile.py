@@ -17,12 +17,14 @@ import tempfile
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 from tuner.cache import cache_dir
 from tuner.children import end_with_parent, leave_interrupts_to_parent, shielded_from_interrupts
 from tuner.errors import UserError
-from tuner.kernel import Kernel, source_files
+from tuner.headers import SINCE, plain, precompiled
+from tuner.kernel import Kernel, content, source_files
 from tuner.types import Binary, Config, Failure, Problem, Status, Value, canonical_json
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
@@ -50,16 +52,16 @@ def compile_source(source: Path, entry: str, defines: Mapping[str, Value], arch:
     Raises:
         UserError: NVRTC or its headers are not installed, or the cache cannot be written.
     """
-    macros = [f"-D{name}={value}" for name, value in sorted(defines.items())]
-    digest = hashlib.sha256(canonical_json([entry, macros, arch, nvrtc_version()]).encode())
+    macros = plain(source, defines).options
+    digest = hashlib.sha256(canonical_json([entry, list(macros), arch, nvrtc_version()]).encode())
     for path in source_files(source):
-        digest.update(path.read_bytes())
+        digest.update(content(path))
     target = cache_dir("cubin") / f"{entry}-{arch}-{digest.hexdigest()[:24]}.cubin"
     facts = target.with_suffix(".json")
     if target.is_file() and facts.is_file():
         return Binary(path=target, entry=entry, arch=arch, **json.loads(facts.read_text()))
     started = time.perf_counter()
-    built = _nvrtc(source, macros, arch)
+    built = _nvrtc(source, defines, arch)
     if isinstance(built, Failure):
         return built
     cubin, log = built
@@ -73,9 +75,11 @@ def compile_source(source: Path, entry: str, defines: Mapping[str, Value], arch:
     return Binary(path=target, entry=entry, arch=arch, seconds=time.perf_counter() - started, **found)
 
 
-def _nvrtc(source: Path, macros: list[str], arch: str) -> tuple[bytes, str] | Failure:
+def _nvrtc(source: Path, defines: Mapping[str, Value], arch: str) -> tuple[bytes, str] | Failure:
     """The cubin and ptxas's report, or what the compiler said."""
     nvrtc = _library()
+    can = _parsed is not None and tuple(map(int, nvrtc_version().split("."))) >= SINCE
+    text, chosen = (precompiled(source, defines, _parsed) if _parsed and can else None) or plain(source, defines)
     options = (
         f"--gpu-architecture={arch}",
         "--std=c++17",
@@ -83,9 +87,9 @@ def _nvrtc(source: Path, macros: list[str], arch: str) -> tuple[bytes, str] | Fa
         "-default-device",
         f"-I{source.parent}",
         f"-I{include_dir()}",
-        *macros,
+        *chosen,
     )
-    program = nvrtc.createProgram(source.read_text(), source.name, (), ())
+    program = nvrtc.createProgram(text, source.name, (), ())
     try:
         nvrtc.compileProgram(program, options)
         return nvrtc.getCUBIN(program), nvrtc.getProgramLog(program)
@@ -181,11 +185,12 @@ class CompilePool:
 
     def __init__(self, workers: int | None = None) -> None:
         self.workers = workers or os.cpu_count() or 1
+        self._parsed = tempfile.TemporaryDirectory(prefix="mnist-tune-headers-", ignore_cleanup_errors=True)
         self._pool = ProcessPoolExecutor(
             self.workers,
             mp_context=multiprocessing.get_context("spawn"),
             initializer=_begin,
-            initargs=(os.getpid(),),
+            initargs=(os.getpid(), self._parsed.name),
         )
 
     def submit(self, kernel: Kernel, problem: Problem, config: Config, arch: str) -> Future[Binary | Failure]:
@@ -197,10 +202,20 @@ class CompilePool:
 
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
+        self._parsed.cleanup()
 
 
-def _begin(parent: int) -> None:
+_parsed: Path | None = None
+"""Where this process keeps headers that it has parsed; None where it compiles too little for that."""
+
+
+def _begin(parent: int, folder: str) -> None:
     """A worker's first act: one that died of Ctrl-C would break the pool, and one must not outlive a killed parent."""
+    global _parsed  # noqa: PLW0603 - a process of the pool has nothing else that lasts from one task to the next
     leave_interrupts_to_parent()
     end_with_parent(parent)
+    with suppress(OSError):  # without room for it, headers are parsed each time
+        own = Path(folder) / str(os.getpid())
+        own.mkdir()
+        _parsed = own
     os.nice(5)  # the GPU must not wait for its process or for the parent, which have little to do, but often

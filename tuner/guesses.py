@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from tuner.backends.model import Prediction, predict
 from tuner.kernel import Kernel
 from tuner.types import Binary, CacheState, Config, Device, Problem
+
+Expected = Callable[[Config], float | None]
+"""A prediction of a configuration's time in us; None where it cannot run."""
 
 SAMPLE = 400
 """Valid configurations that are looked at; predicting one takes some 50 us."""
@@ -16,11 +20,14 @@ REGISTERS = 64
 """Of a thread, before anything is compiled; fewer where the block would not fit."""
 
 
-def best_guesses(
-    kernel: Kernel, problem: Problem, device: Device, cache: CacheState, configs: Iterable[Config]
-) -> list[Config]:
-    """The `GUESSES` of `configs` that the model predicts to be the fastest, the fastest first. Compiles nothing."""
-    times = [(expected_us(kernel, problem, device, cache, config), config.key, config) for config in configs]
+def expectation(kernel: Kernel, problem: Problem, device: Device, cache: CacheState) -> Expected:
+    """`expected_us` of this problem, each configuration once."""
+    return functools.cache(functools.partial(expected_us, kernel, problem, device, cache))
+
+
+def best_guesses(expected: Expected, configs: Iterable[Config]) -> list[Config]:
+    """The `GUESSES` of `configs` that are expected to be the fastest, the fastest first. Compiles nothing."""
+    times = [(expected(config), config.key, config) for config in configs]
     possible = sorted((us, key, config) for us, key, config in times if us is not None)
     return [config for *_, config in possible[:GUESSES]]
 

@@ -60,6 +60,8 @@ class Job:
     binary: Binary
     cache: CacheState
     seed: int
+    rival_us: float | None = None
+    """The fastest time so far; one that is clearly slower is not timed to the end (`measure.SLOWER`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +167,7 @@ def _judged(runner: CudaRunner, job: Job, spent: dict[str, float]) -> Measuremen
     seen = replace(seen, cache=job.cache, shared_bytes=shared_bytes(kernel, problem, config, binary))
     if not verdict.ok:
         return seen
-    timing = time_kernel(runner, kernel, problem, config, binary, cache=job.cache, seed=job.seed)
+    timing = time_kernel(runner, kernel, problem, config, binary, cache=job.cache, seed=job.seed, rival_us=job.rival_us)
     spent["time"] = time.perf_counter() - verified
     if isinstance(timing, Failure):
         return replace(seen, status=timing.status, message=timing.message)
@@ -215,8 +217,13 @@ def measurement(
 
 
 def timed(seen: Measurement, timing: Timing, doubt: str | None) -> Measurement:
-    """`seen` with its samples; UNSTABLE where there is a doubt about them."""
+    """`seen` with its samples; UNSTABLE where there is a doubt about them.
+
+    Where it was given up, `extra` says how many `samples` that took, and which time it was up against (`gave_up_us`).
+    """
     extra: dict[str, Any] = {**seen.extra, "launches": timing.launches}
+    if timing.gave_up_us is not None:
+        extra |= {"samples": len(timing.samples_us), "gave_up_us": timing.gave_up_us}
     return replace(
         seen,
         status=Status.UNSTABLE if doubt else Status.OK,

@@ -6,8 +6,10 @@ travel to worker processes by pickle.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -252,8 +254,31 @@ class Kernel(ABC):
         digest = hashlib.sha256()
         for path in source_files(self.source):
             digest.update(path.name.encode())
-            digest.update(path.read_bytes())
+            digest.update(content(path))
         return digest.hexdigest()[:16]
+
+
+_SETTLED_NS = 2_000_000_000
+"""A file that was written longer ago than this shows by its time that it was written again."""
+
+
+def content(path: Path) -> bytes:
+    """The bytes of a source file; kept while it is as it was, since each row that is recorded asks for them."""
+    seen = path.stat()
+    if time.time_ns() - seen.st_mtime_ns < _SETTLED_NS:
+        return path.read_bytes()
+    return _kept(path, (seen.st_mtime_ns, seen.st_ctime_ns, seen.st_size, seen.st_ino))
+
+
+@functools.lru_cache(maxsize=64)
+def _kept(path: Path, as_it_was: tuple[int, ...]) -> bytes:  # noqa: ARG001 - a part of the key
+    return path.read_bytes()
+
+
+@functools.lru_cache(maxsize=64)
+def _included(text: bytes) -> tuple[str, ...]:
+    """What a source includes in quotes."""
+    return tuple(re.findall(r'^\s*#\s*include\s+"([^"]+)"', text.decode(), re.MULTILINE))
 
 
 def source_files(source: Path) -> list[Path]:
@@ -264,7 +289,7 @@ def source_files(source: Path) -> list[Path]:
         if path in found or not path.is_file():
             return
         found.append(path)
-        for name in re.findall(r'^\s*#\s*include\s+"([^"]+)"', path.read_text(), re.MULTILINE):
+        for name in _included(content(path)):
             visit(path.parent / name)
 
     visit(source)

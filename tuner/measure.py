@@ -1,7 +1,8 @@
 """How long a launch takes, as the trainer will see it: replayed from a CUDA graph, with the cache as it will be then.
 
-A sample is one replay of a graph of N launches between two events, divided by N; N is calibrated so that a sample lasts
-long enough for the events to resolve. All samples are kept. Runs in the child that owns the GPU.
+A sample is one replay (`tuner.replays`). All samples are kept. A candidate that is beyond doubt slower than one that is
+known gets no more of them than show that: its row says against which time it was given up. Runs in the child that owns
+the GPU.
 """
 
 from __future__ import annotations
@@ -17,16 +18,15 @@ from tuner.backends.cublas import CublasError
 from tuner.backends.cuda import CudaRunner, Prepared
 from tuner.backends.overlap import LaunchError
 from tuner.kernel import Array, Gemm, Kernel, Work
+from tuner.replays import Replay, calibrated
 from tuner.types import Binary, CacheState, Config, Device, Failure, Problem, Status
 
 SAMPLES = 21
-SAMPLE_US = 200.0
-"""A sample lasts at least this long: events resolve about 0.5 us."""
-LAUNCHES = 20
-"""Fewest launches of a sample, so that the graph's own start weighs little."""
-SLOW_SAMPLE_US = 20_000.0
-"""A sample of a slow kernel is cut to about this, below `LAUNCHES` launches if need be."""
-WARM_UP_US = 2_000.0
+
+RACED = 6
+"""Fewest samples of one that is given up: their range is the 95% interval of its median."""
+SLOWER = 1.5
+"""A candidate is given up when its whole interval is beyond this many times the fastest one's time."""
 
 TRAINING_FACTOR = 4
 """A training step touches about this many times what one layer does: three weight layers, activations, the batch."""
@@ -49,6 +49,8 @@ class Timing:
     cache: CacheState
     launches: int
     """Per sample."""
+    gave_up_us: float | None = None
+    """The time than which it was beyond doubt slower, so that fewer than `SAMPLES` samples were taken."""
 
     @property
     def median_us(self) -> float:
@@ -100,9 +102,12 @@ def time_kernel(
     *,
     cache: CacheState,
     seed: int,
+    rival_us: float | None = None,
 ) -> Timing | Failure:
-    """Time a configuration that has been verified."""
-    timings = time_interleaved(runner, kernel, problem, [(config, binary)], cache=cache, seed=seed)
+    """Time a configuration that has been verified; where `rival_us` is given, no longer than it takes to see that it is
+    slower than `SLOWER` times that.
+    """
+    timings = time_interleaved(runner, kernel, problem, [(config, binary)], cache=cache, seed=seed, rival_us=rival_us)
     return timings if isinstance(timings, Failure) else timings[0]
 
 
@@ -114,11 +119,13 @@ def time_interleaved(
     *,
     cache: CacheState,
     seed: int,
+    rival_us: float | None = None,
 ) -> tuple[Timing, ...] | Failure:
     """Time configurations that have been verified, each taking its samples in turns with the others.
 
     All are loaded and warmed up first. Then each gives one sample per round, in an order that is drawn anew for every
-    round, so that a clock or a temperature that drifts does the same to all.
+    round, so that a clock or a temperature that drifts does the same to all. `rival_us` is for one that is alone: see
+    `time_kernel`.
     """
     import cupy
 
@@ -135,7 +142,9 @@ def time_interleaved(
             arguments = kernel.form(config).arguments(problem, config, runner.rng(seed))
             first = tuple(item.data if isinstance(item, Array) else item.value for item in arguments)
             sets = _rotation(first, cache, runner.device, contestants=len(contestants))
-            replays.append(_calibrated(_turns(start, sets), len(sets), stream))
+            replays.append(calibrated(_turns(start, sets), len(sets), stream))
+        if len(replays) == 1 and rival_us is not None:
+            return (_raced(replays[0], cache, rival_us),)
         return tuple(
             Timing(samples, cache, replay.launches)
             for samples, replay in zip(_in_turns(replays, random.Random(seed)), replays, strict=True)
@@ -152,7 +161,17 @@ def _turns(start: Prepared, sets: Sequence[tuple[Any, ...]]) -> Callable[[int], 
     return lambda turn: start(sets[turn % len(sets)])
 
 
-def _in_turns(replays: Sequence[_Replay], shuffled: random.Random) -> list[tuple[float, ...]]:
+def _raced(replay: Replay, cache: CacheState, rival_us: float) -> Timing:
+    """`SAMPLES`, or as many as show that it is slower."""
+    samples: list[float] = []
+    while len(samples) < SAMPLES:
+        samples.append(replay())
+        if len(samples) >= RACED and median_interval(samples)[0] > SLOWER * rival_us:
+            break
+    return Timing(tuple(samples), cache, replay.launches, rival_us if len(samples) < SAMPLES else None)
+
+
+def _in_turns(replays: Sequence[Replay], shuffled: random.Random) -> list[tuple[float, ...]]:
     """`SAMPLES` of each, round by round."""
     samples: list[list[float]] = [[] for _ in replays]
     order = list(range(len(replays)))
@@ -188,7 +207,7 @@ def time_library(runner: CudaRunner, gemms: Sequence[Gemm], *, cache: CacheState
             for position, gemm in enumerate(gemms):
                 cublas.multiply(gemm, *arrays[3 * position : 3 * position + 3])
 
-        replay = _calibrated(launch, len(sets), stream)
+        replay = calibrated(launch, len(sets), stream)
         [samples] = _in_turns([replay], random.Random(seed))
         return Timing(samples, cache, replay.launches)
     except (CublasError, cupy.cuda.driver.CUDADriverError, cupy.cuda.runtime.CUDARuntimeError) as error:
@@ -218,53 +237,6 @@ def _rotation(
     return [first, *(copy() for _ in range(count - 1))]
 
 
-class _Replay:
-    """A captured graph of `launches` launches; a call replays it once and returns microseconds per launch."""
-
-    def __init__(self, launch: Callable[[int], None], launches: int, stream: Any) -> None:
-        """Capture `launch(turn)` for each turn on `stream`, which is the current one."""
-        import cupy
-
-        self.launches = launches
-        self._launch = launch  # holds the arrays that the graph works on
-        self._stream = stream
-        self._start, self._stop = cupy.cuda.Event(), cupy.cuda.Event()
-        stream.begin_capture()
-        for turn in range(launches):
-            launch(turn)
-        self._graph = stream.end_capture()
-
-    def __call__(self) -> float:
-        import cupy
-
-        self._start.record(self._stream)
-        self._graph.launch(self._stream)
-        self._stop.record(self._stream)
-        self._stop.synchronize()
-        return 1e3 * float(cupy.cuda.get_elapsed_time(self._start, self._stop)) / self.launches
-
-
-def _calibrated(launch: Callable[[int], None], sets: int, stream: Any) -> _Replay:
-    """A replay that lasts long enough, warmed up. `launch(turn)` enqueues one launch on the current stream."""
-    import cupy
-
-    cupy.cuda.get_current_stream().synchronize()  # the inputs were made there
-    with stream:
-        launch(0)  # what is done lazily at a first launch cannot be captured
-        stream.synchronize()
-        single = _Replay(launch, 1, stream)
-        single()
-        replay = _Replay(launch, launches_for(single(), sets), stream)
-        replay()
-        if launches_for(replay(), sets) > replay.launches:
-            replay = _Replay(launch, launches_for(replay(), sets), stream)
-        warm = 0.0
-        while warm < WARM_UP_US:
-            # A timer that gives nothing must not keep the loop going.
-            warm += max(replay.launches * replay(), WARM_UP_US / 100)
-        return replay
-
-
 def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
     """Where the median of what `samples` were drawn from lies, with at least this confidence.
 
@@ -283,16 +255,3 @@ def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple
         rank += 1
         below += math.comb(count, rank) * 0.5**count
     return ordered[rank], ordered[count - 1 - rank]
-
-
-def launches_for(one_us: float, sets: int = 1) -> int:
-    """Launches of one sample for a kernel of about `one_us` microseconds: whole turns of the argument sets, but for a
-    kernel so slow that one turn would take too long.
-    """
-    if not one_us > 0:
-        return LAUNCHES * sets
-    wanted = max(LAUNCHES, math.ceil(SAMPLE_US / one_us))
-    affordable = max(1, int(SLOW_SAMPLE_US / one_us))
-    if affordable < sets:
-        return affordable
-    return math.ceil(min(wanted, affordable) / sets) * sets

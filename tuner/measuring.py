@@ -34,11 +34,13 @@ class Measuring:
 
     def __init__(self, task: Task, stored: Mapping[Config, Measurement]) -> None:
         self._task = task
-        self._begun = False
+        self._warming = self._begun = False
         self._twins = {row.extra["binary"]: row for row in stored.values() if row.ok and "binary" in row.extra}
         self.products_us = _stored_products(task)
         """What the library needs for the problem's products alone; None where that is not known."""
         self._library: Measurement | None = None
+        self._rival_us: float | None = None
+        """The fastest time of this run: one of another day may have been taken at another clock."""
         self._posted: deque[_Posted] = deque()
         self._behind: dict[str, list[_Posted]] = {}
         """By `fingerprint`: those whose binary the GPU is at work on for another configuration."""
@@ -68,6 +70,7 @@ class Measuring:
         row = task.latest(row for row in rows if not row.finalist).get(config)
         if row is None:
             compilation = task.compiler.submit(task.kernel, task.problem, config, task.device.arch)
+            self._warm_up()
             meanwhile()
             row = self._judge(config, outcome(compilation))
             task.record(row)
@@ -124,6 +127,8 @@ class Measuring:
             row = replace(answer.value, extra={**answer.value.extra, "binary": posted.mark})
         if row.ok:
             self._twins[posted.mark] = row
+            times = (us for us in (self._rival_us, row.median_us) if us is not None)
+            self._rival_us = min(times, default=None)
             return answer, [row, *map(self._as_its_twin, behind)]
         if behind:
             self._post(behind[0])
@@ -132,7 +137,8 @@ class Measuring:
 
     def _post(self, posted: _Posted) -> None:
         task = self._task
-        job = Job(task.kernel, task.problem, posted.config, posted.binary, task.cache, task.settings.seed)
+        seed, rival_us = task.settings.seed, self._rival_us
+        job = Job(task.kernel, task.problem, posted.config, posted.binary, task.cache, seed, rival_us)
         task.worker.post(job, limit_s=task.settings.limit_s)
         self._posted.append(posted)
         self._behind[posted.mark] = []
@@ -151,13 +157,23 @@ class Measuring:
             row = done[1][0] if done is not None else None
         return row
 
+    def _warm_up(self) -> None:
+        """Have the GPU's process made ready, which goes on while the first candidates compile."""
+        if not self._warming:
+            self._warming = True
+            task = self._task
+            request = WarmUp(task.kernel, task.problem, task.default, task.settings.seed)
+            task.worker.post(request, limit_s=WARM_UP_LIMIT_S)
+
     def _begin(self) -> None:
         if self._begun:
             return
         self._begun = True
         task = self._task
-        task.worker.call(WarmUp(task.kernel, task.problem, task.default, task.settings.seed), limit_s=WARM_UP_LIMIT_S)
-        self.products_us = _time_products(task)
+        with task.spent.during("warm_up"):
+            self._warm_up()
+            task.worker.wait()
+            self.products_us = _time_products(task)
         task.progress.library(self.library_us)
         task.spent.warmed_up()
 

@@ -18,10 +18,8 @@ that the sampler leaves the region, without an invented time. Which failure it w
 
 from __future__ import annotations
 
-import itertools
-import random
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,21 +27,16 @@ import optuna
 from optuna.distributions import BaseDistribution, IntDistribution
 from optuna.trial import Trial, TrialState, create_trial
 
+from tuner.guesses import Expected
 from tuner.samplers import SAMPLERS, STARTUP_TRIALS, ValidTpe, optuna_sampler
 from tuner.space import Space
-from tuner.surrogate import POOL, Expected, Surrogate
+from tuner.surrogate import POOL, Surrogate
 from tuner.types import Config, Measurement
+from tuner.valid import Valid
 
-LISTED = 10_000
-"""A space of at most this many valid configurations is listed in full (walking it takes some 10 us each)."""
-
-POOL_LISTED = 1200
-"""Configurations that the sampler gp chooses from in a space that is listed."""
 FEW = 5
 """Drawn at random before the sampler gp takes over: it has the model to begin with."""
 _REDRAWS = 4
-_DRAWS = 20_000
-"""Most random combinations that are looked at for one valid one, before the whole space is listed after all."""
 
 
 class Search:
@@ -67,7 +60,7 @@ class Search:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._space = space
         self._sampler = sampler
-        self._valid = _Valid(space, seed)
+        self._valid = Valid(space, seed)
         self._grid = self._valid.shuffled() if sampler == "grid" else iter(())
         self._study = optuna.create_study(direction="minimize", sampler=optuna_sampler(sampler, seed, self._fits))
         self._distributions: dict[str, BaseDistribution] = {
@@ -141,7 +134,8 @@ class Search:
             config = self._batch.pop(0)
             if self._new(config):
                 return config, self._trial(config)
-        self._batch = self._surrogate.next(self._observed, self._open, self._valid.pool(POOL), self._new)
+        pool = self._valid.pool(POOL)
+        self._batch = self._surrogate.next(self._observed, self._open, pool, lambda config: config not in self._seen)
         if not self._batch:
             return self._found(self._valid.draw(self._seen))
         config = self._batch.pop(0)
@@ -215,106 +209,6 @@ class Search:
 
     def _fits(self, point: Mapping[str, int]) -> bool:
         return self._new(self._config(point))
-
-
-class _Valid:
-    """The valid configurations of a space: listed where they are few, drawn where they are many."""
-
-    def __init__(self, space: Space, seed: int) -> None:
-        self._space = space
-        self._seed = seed
-        self._random = random.Random(seed)
-        self._points: np.ndarray[tuple[int, int], np.dtype[np.float64]] | None = None
-        self._steps = [1.0 / max(1, len(param.values) - 1) for param in space.params]
-        self._sampled: list[Config] = []
-        self._sampled_all = False
-        few = list(itertools.islice(space, LISTED + 1))
-        self._listed = few if len(few) <= LISTED else None
-
-    def _list(self) -> list[Config]:
-        if self._listed is None:
-            self._listed = list(self._space)
-        return self._listed
-
-    def _point(self, config: Config) -> list[float]:
-        """Where `config` lies, each tunable from 0 to 1."""
-        return [
-            step * param.values.index(config[param.name])
-            for step, param in zip(self._steps, self._space.params, strict=True)
-        ]
-
-    def shuffled(self) -> Iterator[Config]:
-        """All of them in a seeded order: a grid that is cut short is then no corner of the space."""
-        everything = list(self._list())
-        self._random.shuffle(everything)
-        return iter(everything)
-
-    def draw(self, taken: set[Config]) -> Config | None:
-        """One of those not in `taken`, uniformly; None where there is none."""
-        if self._listed is None:
-            for _ in range(_DRAWS):
-                config = Config.of({param.name: self._random.choice(param.values) for param in self._space.params})
-                if config not in taken and config in self._space:
-                    return config
-        free = [config for config in self._list() if config not in taken]
-        return self._random.choice(free) if free else None
-
-    def pool(self, count: int) -> list[Config]:
-        """Some `count` to choose from: others every time where all are listed, else the same, since drawing is slow."""
-        if self._listed is None:
-            return self.sample(count)
-        return self._random.sample(self._listed, min(POOL_LISTED, len(self._listed)))
-
-    def sample(self, count: int) -> list[Config]:
-        """Up to `count` different ones; what is drawn elsewhere does not depend on it."""
-        if count <= len(self._sampled) or self._sampled_all:
-            return self._sampled[:count]
-        self._sampled = self._drawn_apart(count)
-        self._sampled_all = len(self._sampled) < count
-        return self._sampled
-
-    def _drawn_apart(self, count: int) -> list[Config]:
-        separate = random.Random(self._seed)
-        if self._listed is not None:
-            return separate.sample(self._listed, min(count, len(self._listed)))
-        found: dict[Config, None] = {}
-        for _ in range(_DRAWS):
-            config = Config.of({param.name: separate.choice(param.values) for param in self._space.params})
-            if config in self._space:
-                found[config] = None
-            if len(found) == count:
-                break
-        return list(found)
-
-    def nearest(self, target: Config, taken: set[Config]) -> Config | None:
-        """The one not in `taken` that is closest to `target` in steps of its tunables; None where there is none.
-
-        In a space that is not listed, the first that is met on walks of growing length from `target`.
-        """
-        if self._listed is None:
-            found = self._walk(target, taken)
-            if found is not None:
-                return found
-        listed = self._list()
-        if not listed:
-            return None
-        if self._points is None:
-            self._points = np.array([self._point(config) for config in listed], dtype=np.float64)
-        distance = np.abs(self._points - np.array(self._point(target))).sum(axis=1)
-        order = np.argsort(distance, kind="stable")
-        return next((listed[index] for index in order if listed[index] not in taken), None)
-
-    def _walk(self, target: Config, taken: set[Config]) -> Config | None:
-        params = self._space.params
-        for length in range(1, len(params) + 1):
-            for _ in range(100 * length):
-                values = dict(target)
-                for param in self._random.sample(params, length):
-                    values[param.name] = self._random.choice(param.values)
-                config = Config.of(values)
-                if config not in taken and config in self._space:
-                    return config
-        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator
+import random
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from tuner.types import Config, Value, canonical_json
@@ -37,6 +38,24 @@ class Constraint:
     needs: tuple[str, ...] = ()
 
 
+class _Rule:
+    """A constraint that is asked about one combination after another, of which most agree in what it needs."""
+
+    def __init__(self, constraint: Constraint, needs: tuple[str, ...]) -> None:
+        self._holds = constraint.holds
+        self._needs = needs
+        self._answers: dict[tuple[Value, ...], bool] | None = {} if constraint.needs else None
+
+    def holds(self, chosen: Mapping[str, Value]) -> bool:
+        if self._answers is None:
+            return self._holds(Config.of(chosen))
+        key = tuple([chosen[name] for name in self._needs])
+        answer = self._answers.get(key)
+        if answer is None:
+            answer = self._answers[key] = self._holds(Config.of({name: chosen[name] for name in self._needs}))
+        return answer
+
+
 @dataclass(frozen=True, slots=True)
 class Space:
     """The valid configurations of one problem on one device."""
@@ -50,9 +69,8 @@ class Space:
         """Why `config` is not in the space; None where it is."""
         if config in self.also:
             return None
-        names = {param.name for param in self.params}
-        if set(config) != names:
-            return f"has the parameters {sorted(config)}, the space has {sorted(names)}"
+        if len(config) != len(self.params) or any(param.name not in config for param in self.params):
+            return f"has the parameters {sorted(config)}, the space has {sorted(param.name for param in self.params)}"
         for param in self.params:
             if config[param.name] not in param.values:
                 return f"{param.name}={config[param.name]} is not among {list(param.values)}"
@@ -71,25 +89,45 @@ class Space:
 
     def __iter__(self) -> Iterator[Config]:
         """Every valid configuration, in the order of the parameters' values."""
-        names = [param.name for param in self.params]
-        # A rule is checked as soon as the last parameter that it needs has its value.
-        due: list[list[Constraint]] = [[] for _ in names]
-        for constraint in self.constraints:
-            due[max((names.index(name) for name in constraint.needs or names), default=0)].append(constraint)
+        due = self._due()
         chosen: dict[str, Value] = {}
 
         def walk(depth: int) -> Iterator[Config]:
-            if depth == len(names):
+            if depth == len(self.params):
                 yield Config.of(chosen)
                 return
-            for value in self.params[depth].values:
-                chosen[names[depth]] = value
-                partial = Config.of(chosen) if due[depth] else None
-                if partial is None or all(constraint.holds(partial) for constraint in due[depth]):
+            param = self.params[depth]
+            for value in param.values:
+                chosen[param.name] = value
+                if all(rule.holds(chosen) for rule in due[depth]):
                     yield from walk(depth + 1)
-            del chosen[names[depth]]
+            del chosen[param.name]
 
         return walk(0)
+
+    def draws(self, source: random.Random) -> Iterator[Config | None]:
+        """Combinations drawn at random without end, every one as likely as any other; None for those that are not
+        valid, most of which are given up after a few parameters.
+        """
+        due = self._due()
+        while True:
+            chosen: dict[str, Value] = {}
+            for param, rules in zip(self.params, due, strict=True):
+                chosen[param.name] = param.values[int(source.random() * len(param.values))]
+                if not all(rule.holds(chosen) for rule in rules):
+                    yield None
+                    break
+            else:
+                yield Config.of(chosen)
+
+    def _due(self) -> list[list[_Rule]]:
+        """By parameter: the rules that can be checked once it has its value, and those before it."""
+        names = [param.name for param in self.params]
+        due: list[list[_Rule]] = [[] for _ in names]
+        for constraint in self.constraints:
+            needs = constraint.needs or tuple(names)
+            due[max((names.index(name) for name in needs), default=0)].append(_Rule(constraint, needs))
+        return due
 
     def default(self) -> Config:
         """The kernel's default; where a constraint forbids it for this problem, the valid configuration that differs

@@ -11,9 +11,10 @@ from typing import Any
 from tuner.types import Binary
 from tuner.worker import Answer
 
-PARENT = ("ask", "tell", "record", "wait")
-"""What the parent does: asks Optuna and tells it, records rows, waits for the GPU or a compiler. It also starts and
-ends things (the library's time, finals), which is the rest."""
+PARENT = ("begin", "warm_up", "ask", "tell", "record", "wait", "finals")
+"""What the parent does: reads the store and makes the search; has the GPU's process made ready and the library's
+products timed; asks Optuna and tells it, records rows, waits for the GPU or a compiler; holds the finals. The rest is
+starting processes."""
 
 COMPILERS = ("compile", "queue")
 """Summed over the processes: compilations that succeeded, and what they waited for a free process."""

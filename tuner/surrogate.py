@@ -5,28 +5,31 @@ covariance exp(-d / length) falls with the sum d of the distances along the tuna
 fitted by least squares, the length by its likelihood. Tried next is what has the least mean minus `BOLDNESS` standard
 deviations; several at a time, each with the variance that is left by those before it and by what is under way.
 
+An ask must cost less than the GPU needs for a candidate, so what is known of a configuration (its place, its
+prediction, its neighbours) is kept, and distances are matrix products: the places are written in unary, one column for
+each step of a tunable, so that the sum of the steps between two of them is a difference of squares.
+
 On a whole measured space (benchmarks/exhaustive-h200.json.gz) this needs a fraction of the trials that TPE needs:
 tests/test_exhaustive_replay.py.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
 import random
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.space import Space
+from tuner.guesses import Expected
+from tuner.space import Param, Space
 from tuner.types import Config
 
-Expected = Callable[[Config], float | None]
-"""A prediction of a configuration's time in us; None where it cannot run."""
-
 BATCH = 4
-"""Configurations from one fit, which takes some ten milliseconds."""
+"""Configurations from one fit."""
 BOLDNESS = 2.0
 """Chosen on that space: with 100 trials of ten seeds the winner was 2.0% from the best at 1.5, 0.2% at 2, 0.0% at 3."""
 POOL = 800
@@ -47,13 +50,8 @@ _TRUST = 0.05
 _SWITCH = 0.7
 """Distance of the two values of a tunable that has two."""
 
-_Vector = NDArray[np.float64]
-
-
-class _Point(NamedTuple):
-    place: tuple[float, ...]
-    expected: float | None
-    """Logarithm of the prediction."""
+_Vector = NDArray[np.floating[Any]]
+_Rows = NDArray[np.intp]
 
 
 class Surrogate:
@@ -62,10 +60,10 @@ class Surrogate:
     def __init__(self, space: Space, expected: Expected, seed: int) -> None:
         self._params = [param for param in space.params if len(param.values) > 1]
         self._space = space
-        self._expected = expected
         self._random = random.Random(seed)
-        self._points: dict[Config, _Point] = {}
+        self._known = _Known(self._params, expected)
         self._valid: dict[Config, bool] = {}
+        self._beside: dict[Config, list[Config]] = {}
 
     def next(
         self,
@@ -77,55 +75,55 @@ class Surrogate:
         """Up to `BATCH` configurations that are new, the most promising first.
 
         `observed` are configurations with their times in us, None for those that failed; `pool` are some of the space,
-        to which neighbours of the best are added; `fits` says whether one may be tried.
+        to which valid neighbours of the best are added; `fits` says whether one may be tried.
         """
+        known = self._known
         choices = [config for config in dict.fromkeys([*pool, *self._neighbours(observed)]) if fits(config)]
-        points = [self._point(config) for config in choices]
-        if any(point.expected is not None for point in points):
-            choices, points = map(
-                list,
-                zip(*((c, p) for c, p in zip(choices, points, strict=True) if p.expected is not None), strict=True),
-            )
-        if not choices:
+        rows = known.rows(choices)
+        possible = np.isfinite(known.expected[rows])
+        if possible.any():
+            rows = rows[possible]
+        if not len(rows):
             return []
         times = [us for _, us in observed if us is not None]
         slowest = max(times, default=1.0)
-        seen = [self._point(config) for config, _ in observed]
+        seen, pending = known.rows([config for config, _ in observed]), known.rows(under_way)
         y = np.log([us if us is not None else slowest for _, us in observed])
-        mean, residual, scale = self._trend(seen, y, points)
-        X, Z = _places(seen, len(self._params)), _places(points, len(self._params))
-        length = max(_LENGTHS, key=lambda each: _likelihood(X, residual, each)) if len(seen) > 1 else _LENGTHS[1]
-        if seen:
-            weights = np.linalg.solve(_covariance(X, X, length) + _NOISE * np.eye(len(X)), residual)
-            mean = mean + scale * (_covariance(Z, X, length) @ weights)
-        pending = _places([self._point(config) for config in under_way], len(self._params))
-        return [choices[index] for index in _spread(mean / scale, Z, np.concatenate([X, pending]), length)]
-
-    def _trend(self, seen: Sequence[_Point], y: _Vector, points: Sequence[_Point]) -> tuple[_Vector, _Vector, float]:
-        """a + b * model at `points`; what it leaves of `y`, in units of its standard deviation; and that."""
-        model = np.array([point.expected or 0.0 for point in seen])
-        target = np.array([point.expected or 0.0 for point in points])
-        if not len(seen):
-            return target, y, _UNSEEN
-        design = np.stack([np.ones_like(model), model], axis=1)
-        normal = design.T @ design + np.diag([1e-6, _TRUST])
-        a, b = np.linalg.solve(normal, design.T @ y + np.array([0.0, _TRUST]))
-        residual = y - a - b * model
-        scale = max(float(residual.std()), 1e-3) if len(seen) > 1 else _UNSEEN
-        return a + b * target, np.clip(residual / scale, -_FAST, _SLOW), scale
+        model, target = (np.nan_to_num(known.expected[each]) for each in (seen, rows))
+        mean, residual, scale = _trend(model, y, target)
+        together = np.concatenate([seen, pending])
+        between = known.distances(together, together)
+        best: tuple[float, float, _Vector] | None = None
+        for length in _LENGTHS if len(seen) > 1 else _LENGTHS[1:2]:
+            # The corner of a factor is the factor of the corner, so one serves what was seen, and that with the rest.
+            factor: _Vector = np.linalg.cholesky(np.exp(-between / length) + _NOISE * np.eye(len(together)))
+            likelihood = _likelihood(factor[: len(seen), : len(seen)], residual)
+            if best is None or likelihood > best[0]:
+                best = likelihood, length, factor
+        assert best is not None
+        _, length, chosen = best
+        explained: _Vector = np.linalg.solve(chosen, np.exp(-known.distances(together, rows) / length))
+        if len(seen):
+            # K(Z, X) K(X, X)^-1 r is the product of what the factor makes of both.
+            whitened = np.linalg.solve(chosen[: len(seen), : len(seen)], residual)
+            mean = mean + scale * (whitened @ explained[: len(seen)])
+        return [known.configs[rows[index]] for index in _spread(mean / scale, known, rows, explained, length)]
 
     def _neighbours(self, observed: Sequence[tuple[Config, float | None]]) -> list[Config]:
         """Valid configurations around the best of `observed`."""
-        right = sorted((us, config.key, config) for config, us in observed if us is not None)[:TOP]
+        right = heapq.nsmallest(TOP, ((us, config.key, config) for config, us in observed if us is not None))
         found: list[Config] = []
         for _, _, config in right:
-            for param in self._params:
-                for value in param.values:
-                    found.append(Config.of(config, **{param.name: value}))
+            if config not in self._beside:
+                steps = [Config.of(config, **{param.name: value}) for param in self._params for value in param.values]
+                self._beside[config] = [step for step in steps if self._is_valid(step)]
+            found += self._beside[config]
             for _ in range(PAIRS if len(self._params) > 1 else 0):
                 pair = self._random.sample(self._params, 2)
-                found.append(Config.of(config, **{param.name: self._random.choice(param.values) for param in pair}))
-        return [config for config in found if self._is_valid(config)]
+                moved = Config.of(config, **{param.name: self._random.choice(param.values) for param in pair})
+                if self._is_valid(moved):
+                    found.append(moved)
+        return found
 
     def _is_valid(self, config: Config) -> bool:
         valid = self._valid.get(config)
@@ -133,54 +131,90 @@ class Surrogate:
             valid = self._valid[config] = config in self._space
         return valid
 
-    def _point(self, config: Config) -> _Point:
-        point = self._points.get(config)
-        if point is None:
-            us = self._expected(config)
-            place = tuple(
-                param.values.index(config[param.name])
-                * (_SWITCH if len(param.values) == 2 else 1 / (len(param.values) - 1))
-                for param in self._params
-            )
-            point = self._points[config] = _Point(place, math.log(us) if us is not None and us > 0 else None)
-        return point
+
+class _Known:
+    """What is known of every configuration that was looked at: one row each."""
+
+    def __init__(self, params: Sequence[Param], expected: Expected) -> None:
+        self._params = params
+        self._predict = expected
+        self._row: dict[Config, int] = {}
+        self.configs: list[Config] = []
+        steps = [
+            np.full(len(param.values) - 1, _SWITCH if len(param.values) == 2 else 1 / (len(param.values) - 1))
+            for param in params
+        ]
+        self._sizes = np.sqrt(np.concatenate(steps)) if steps else np.zeros(0)
+        """Roots of the lengths of all steps, tunable by tunable."""
+        self._codes: _Vector = np.zeros((64, len(self._sizes)))
+        """A configuration's place: each step's size where its tunable has gone that far, else 0."""
+        self._expected: _Vector = np.zeros(64)
+
+    @property
+    def expected(self) -> _Vector:
+        """Logarithms of the predictions, NaN where there is none."""
+        return self._expected
+
+    def rows(self, configs: Iterable[Config]) -> _Rows:
+        return np.array([self._at(config) for config in configs], dtype=np.intp)
+
+    def distances(self, some: _Rows, others: _Rows) -> _Vector:
+        a, b = self._codes[some], self._codes[others]
+        squares = (a * a).sum(axis=1)[:, None] + (b * b).sum(axis=1)[None, :]
+        found: _Vector = np.maximum(squares - 2 * (a @ b.T), 0.0)
+        return found
+
+    def _at(self, config: Config) -> int:
+        row = self._row.get(config)
+        if row is not None:
+            return row
+        row = self._row[config] = len(self.configs)
+        self.configs.append(config)
+        if row == len(self._expected):
+            self._codes = np.concatenate([self._codes, np.zeros_like(self._codes)])
+            self._expected = np.concatenate([self._expected, np.zeros_like(self._expected)])
+        reached = [(param, param.values.index(config[param.name])) for param in self._params]
+        gone = [step < place for param, place in reached for step in range(len(param.values) - 1)]
+        self._codes[row] = self._sizes * np.array(gone, dtype=np.float64)
+        us = self._predict(config)
+        self._expected[row] = math.log(us) if us is not None and us > 0 else math.nan
+        return row
 
 
-def _places(points: Sequence[_Point], dimensions: int) -> _Vector:
-    return np.array([point.place for point in points], dtype=np.float64).reshape(len(points), dimensions)
+def _trend(model: _Vector, y: _Vector, target: _Vector) -> tuple[_Vector, _Vector, float]:
+    """a + b * model at `target`; what it leaves of `y`, in units of its standard deviation; and that."""
+    if not len(model):
+        return target, y, _UNSEEN
+    design = np.stack([np.ones_like(model), model], axis=1)
+    normal = design.T @ design + np.diag([1e-6, _TRUST])
+    a, b = np.linalg.solve(normal, design.T @ y + np.array([0.0, _TRUST]))
+    residual = y - a - b * model
+    scale = max(float(residual.std()), 1e-3) if len(model) > 1 else _UNSEEN
+    return a + b * target, np.clip(residual / scale, -_FAST, _SLOW), scale
 
 
-def _covariance(A: _Vector, B: _Vector, length: float) -> _Vector:
-    distance = np.zeros((len(A), len(B)))
-    for a, b in zip(A.T, B.T, strict=True):
-        distance += np.abs(a[:, None] - b[None, :])
-    found: _Vector = np.exp(-distance / length)
-    return found
-
-
-def _likelihood(X: _Vector, residual: _Vector, length: float) -> float:
-    """Logarithm of the likelihood of `residual`, but for a constant."""
-    factor = np.linalg.cholesky(_covariance(X, X, length) + _NOISE * np.eye(len(X)))
+def _likelihood(factor: _Vector, residual: _Vector) -> float:
+    """Logarithm of the likelihood of `residual`, but for a constant; `factor` is its covariance's."""
     whitened = np.linalg.solve(factor, residual)
     return float(-0.5 * whitened @ whitened - np.log(np.diag(factor)).sum())
 
 
-def _spread(mean: _Vector, Z: _Vector, known: _Vector, length: float) -> list[int]:
-    """Indices into `Z` of a batch; `mean` in units of the prior's standard deviation, `known` what has no variance."""
-    factor = np.linalg.cholesky(_covariance(known, known, length) + _NOISE * np.eye(len(known)))
-    explained = np.linalg.solve(factor, _covariance(known, Z, length))
+def _spread(mean: _Vector, known: _Known, rows: _Rows, explained: _Vector, length: float) -> list[int]:
+    """Indices into `rows` of a batch; `mean` in units of the prior's standard deviation, `explained` what the factor of
+    those that have no variance makes of their covariance with `rows`.
+    """
     variance = np.maximum(1.0 - (explained * explained).sum(axis=0), 1e-6)
     promise = mean - BOLDNESS * np.sqrt(variance)
     chosen: list[int] = []
-    rows: list[_Vector] = []
-    while len(chosen) < min(BATCH, len(Z)):
+    taken: list[_Vector] = []
+    while len(chosen) < min(BATCH, len(rows)):
         best = int(promise.argmin())
         chosen.append(best)
-        covariance = _covariance(Z[[best]], Z, length)[0] - explained[:, best] @ explained
-        for row in rows:
+        covariance = np.exp(-known.distances(rows[[best]], rows)[0] / length) - explained[:, best] @ explained
+        for row in taken:
             covariance = covariance - row[best] * row
-        rows.append(covariance / math.sqrt(variance[best] + _NOISE))
-        variance = np.maximum(variance - rows[-1] ** 2, 1e-6)
+        taken.append(covariance / math.sqrt(variance[best] + _NOISE))
+        variance = np.maximum(variance - taken[-1] ** 2, 1e-6)
         promise = mean - BOLDNESS * np.sqrt(variance)
         promise[chosen] = np.inf
     return chosen

@@ -6,11 +6,10 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Protocol
 
 from tuner.candidates import WINDOW, Candidates, Compiler
-from tuner.guesses import SAMPLE, best_guesses, expected_us
+from tuner.guesses import SAMPLE, best_guesses, expectation
 from tuner.judge import measurement
 from tuner.kernel import Kernel
 from tuner.measure import cache_state
@@ -173,13 +172,13 @@ class Task:
         """
         others = [row for row in rows if row.problem != self.problem and row.problem.options == self.problem.options]
         first = [self.default, *neighbours(self.problem.dims, others)]
-        expected = partial(expected_us, self.kernel, self.problem, self.device, self.cache)
+        expected = expectation(self.kernel, self.problem, self.device, self.cache)
         settings = self.settings
         search = Search(
             self.space, sampler=settings.sampler, seed=settings.seed, first=first, known=known, expected=expected
         )
         sample = search.sample(SAMPLE)
-        search.prefer(best_guesses(self.kernel, self.problem, self.device, self.cache, sample))
+        search.prefer(best_guesses(expected, sample))
         return search
 
     def row(self, config: Config, failure: Failure, binary: Binary | None = None) -> Measurement:

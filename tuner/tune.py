@@ -89,10 +89,11 @@ def _why_skipped(kernel: Kernel, problem: Problem, space: Space, device: Device,
 
 def measure_problem(task: Task) -> ProblemResult:
     """With a GPU: every candidate is verified, timed and recorded; the fastest are timed again, against each other."""
-    rows = task.rows()
-    stored = task.stored(rows)
-    known = [row for row in stored.values() if row.seed != task.settings.seed]
-    search = task.search(rows, known)
+    with task.spent.during("begin"):
+        rows = task.rows()
+        stored = task.stored(rows)
+        known = [row for row in stored.values() if row.seed != task.settings.seed]
+        search = task.search(rows, known)
     patience = Patience(task.settings.trials)
     for row in known:
         patience.better(row)
@@ -109,7 +110,8 @@ def measure_problem(task: Task) -> ProblemResult:
             task.progress.trial(row, search.best, len(stored) + len(pipeline.recorded))
     seen = {**stored, **pipeline.recorded}
     rivals = seen if library is None else {**seen, library.config: library}
-    settled = hold_finals(task, rivals, {**rivals, **task.latest(rows)})
+    with task.spent.during("finals"):
+        settled = hold_finals(task, rivals, {**rivals, **task.latest(rows)})
     return task.result(
         fastest(settled), (gpu.library_us, gpu.products_us), seen, len(seen) - len(stored), candidates.ended
     )

@@ -101,19 +101,30 @@ class Config(Mapping[str, Value]):
     """One point of a search space: a value for each tunable, sorted by name."""
 
     values_: tuple[tuple[str, Value], ...]
+    _by_name: Mapping[str, Value] = field(init=False, repr=False, compare=False)
+    """The same for looking up, which rules and models do a hundred times for each configuration."""
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_by_name", dict(self.values_))
+        object.__setattr__(self, "_hash", hash(self.values_))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __reduce__(self) -> tuple[type[Config], tuple[tuple[tuple[str, Value], ...]]]:
+        """By its values alone: another process hashes texts differently."""
+        return Config, (self.values_,)
 
     @classmethod
     def of(cls, values: Mapping[str, Value] | None = None, **more: Value) -> Config:
         return cls(tuple(sorted({**(values or {}), **more}.items())))
 
     def __getitem__(self, name: str) -> Value:
-        for key, value in self.values_:
-            if key == name:
-                return value
-        raise KeyError(name)
+        return self._by_name[name]
 
     def __iter__(self) -> Iterator[str]:
-        return (name for name, _ in self.values_)
+        return iter(self._by_name)
 
     def __len__(self) -> int:
         return len(self.values_)

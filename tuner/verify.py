@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tuner.backends import Runner
+from tuner.flags import any_of
 from tuner.kernel import Argument, Array, Kernel, Role, Scalar
 from tuner.types import Binary, Config, Failure, Problem, Status
 
@@ -126,11 +127,11 @@ def compare(name: str, found: Any, reference: Any, tolerance: float, worst_eleme
     with np.errstate(invalid="ignore"):  # infinity less infinity: not finite, as is said next
         difference = np.abs(found - reference)
     # Each number that is looked at by itself costs a GPU a round trip.
-    sums = (unfinished.sum().astype(np.float64), (reference * reference).sum(), (difference * difference).sum())
-    count, scale, error = np.stack(sums).tolist()
-    if count:
-        where = _index(int(unfinished.argmax()), found.shape)
-        complaint = f"{name}: {count:.0f} of {found.size} elements are not finite or were never written, first {where}"
+    sums = (any_of(unfinished).astype(np.float64), (reference * reference).sum(), (difference * difference).sum())
+    bad, scale, error = np.stack(sums).tolist()
+    if bad:
+        count, where = int(unfinished.sum()), _index(int(unfinished.argmax()), found.shape)
+        complaint = f"{name}: {count} of {found.size} elements are not finite or were never written, first {where}"
         return Comparison(None, None, complaint)
     scale, error = scale**0.5, error**0.5
     if scale > 0:
@@ -175,7 +176,7 @@ def _difference(names: Iterable[str], first: Mapping[str, Any], second: Mapping[
     for name in names:
         one, other = (outputs[name].ravel() for outputs in (first, second))
         changed = one.view(np.uint8) != other.view(np.uint8)
-        if bool(changed.any()):
+        if bool(any_of(changed)):
             flat = int(changed.argmax()) // one.dtype.itemsize
             where = _index(flat, first[name].shape)
             values = f"{float(one[flat]):.9g}, then {float(other[flat]):.9g}"
@@ -191,10 +192,10 @@ def _trespass(arguments: Sequence[Argument], after: Mapping[str, Any]) -> str | 
             continue
         if argument.role is Role.IN:
             # Not `!=`: a NaN in an input is not accepted either.
-            changed[f"{argument.name}: an input was changed"] = ~(after[argument.name] == argument.data).all()
+            changed[f"{argument.name}: an input was changed"] = any_of(~(after[argument.name] == argument.data))
         if argument.role is Role.COUNTER:
             complaint = f"{argument.name}: a counter is not zero after the launch, so the next launch would fail"
-            changed[complaint] = (after[argument.name] != 0).any()
+            changed[complaint] = any_of(after[argument.name] != 0)
     found = np.stack(list(changed.values())).tolist() if changed else []
     return next((complaint for complaint, bad in zip(changed, found, strict=True) if bad), None)
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tests.tuner.fake_cupy import Gpu, OutOfMemoryError
 from tests.tuner.toy import TOY, Toy
@@ -20,8 +22,9 @@ from tuner.backends.cuda import CudaRunner, Prepared
 from tuner.devices import find
 from tuner.judge import CudaWorkplace, FinalsJob, Job, WarmUp, _judged, _warm_up
 from tuner.kernel import Argument, Array, Gemm, Role
-from tuner.measure import SAMPLES, Timing, time_interleaved, time_kernel, time_library
-from tuner.types import Binary, CacheState, Config, Failure, Launch, Problem, Status
+from tuner.measure import RACED, SAMPLES, SLOWER, Timing, median_interval, time_interleaved, time_kernel, time_library
+from tuner.replays import SAMPLE_US, WARM_UP_US
+from tuner.types import Binary, CacheState, Config, Failure, Launch, Measurement, Problem, Status
 from tuner.verify import verify
 
 T4 = find("t4")
@@ -166,7 +169,7 @@ def timed(runner: CudaRunner, cache: CacheState = CacheState.HOT) -> Timing:
     return seen
 
 
-@pytest.mark.parametrize(("us", "launches"), [(2.0, 100), (0.5, 400), (40.0, 20), (3000.0, 6)])
+@pytest.mark.parametrize(("us", "launches"), [(2.0, 100), (0.5, 400), (40.0, 20), (300.0, 7), (3000.0, 1)])
 def test_samples_are_the_time_of_one_launch(gpu: Gpu, runner: CudaRunner, us: float, launches: int) -> None:
     gpu.launch_us = us
     seen = timed(runner)
@@ -242,6 +245,65 @@ def test_memory_that_is_too_small_is_a_failure(gpu: Gpu, runner: CudaRunner, mon
 def test_warming_up_launches_nothing(gpu: Gpu, runner: CudaRunner) -> None:
     _warm_up(runner, WarmUp(TOY, PROBLEM, CONFIG, 0))
     assert gpu.launches == []
+
+
+def raced(runner: CudaRunner, rival_us: float | None) -> Measurement:
+    return _judged(runner, Job(TOY, PROBLEM, CONFIG, BINARY, CacheState.HOT, 0, rival_us), {})
+
+
+def test_one_that_is_clearly_slower_is_given_up(gpu: Gpu, runner: CudaRunner) -> None:
+    gpu.launch_us = 4.0
+    seen = raced(runner, 4.0 / (SLOWER * 1.01))
+    assert (seen.status, seen.samples_us) == (Status.OK, pytest.approx((4.0,) * RACED))
+    assert (seen.extra["samples"], seen.extra["gave_up_us"]) == (RACED, 4.0 / (SLOWER * 1.01))
+    low, high = median_interval(seen.samples_us)
+    assert (low, high) == (min(seen.samples_us), max(seen.samples_us)), "all of what there is, and no narrower"
+
+
+@pytest.mark.parametrize("rival_us", [None, 4.0 / (SLOWER * 0.99), 4.0, 100.0])
+def test_one_that_may_be_as_fast_has_all_samples(gpu: Gpu, runner: CudaRunner, rival_us: float | None) -> None:
+    gpu.launch_us = 4.0
+    seen = raced(runner, rival_us)
+    assert len(seen.samples_us) == SAMPLES
+    assert "gave_up_us" not in seen.extra
+
+
+def test_a_candidate_that_is_disturbed_at_first_is_not_given_up(gpu: Gpu, runner: CudaRunner) -> None:
+    """Half of the samples are slow: the interval of the median reaches down to the others."""
+    count = itertools.count()
+
+    def now_and_then(*arguments: Any) -> None:
+        gpu.launch_us = 9.0 if next(count) // 100 % 2 else 2.0
+        compute(*arguments)
+
+    gpu.compute = now_and_then
+    assert len(raced(runner, 2.0).samples_us) == SAMPLES
+
+
+def test_a_full_timing_spends_little_beside_its_samples(gpu: Gpu, runner: CudaRunner) -> None:
+    timed(runner)
+    # Calibration counts as warming up; what is left over is one replay at most.
+    assert gpu.now_us <= WARM_UP_US + (SAMPLES + 2) * SAMPLE_US
+
+
+@given(st.lists(st.floats(1.0, 50.0), min_size=8, max_size=12, unique=True))
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_giving_up_changes_no_winner_and_saves_time(gpu: Gpu, runner: CudaRunner, times: list[float]) -> None:
+    def spent(race: bool) -> tuple[float, int]:
+        started, best = gpu.now_us, None
+        medians = []
+        for us in times:
+            gpu.launch_us = us
+            median = raced(runner, best if race else None).median_us
+            assert median is not None
+            medians.append(median)
+            best = min(medians)
+        return gpu.now_us - started, medians.index(min(medians))
+
+    (raced_us, winner), (whole_us, expected) = spent(True), spent(False)
+    assert winner == expected == times.index(min(times))
+    slower = sum(us > SLOWER * 1.001 * min(times[:place]) for place, us in enumerate(times) if place)
+    assert raced_us <= whole_us - slower * (SAMPLES - RACED) * SAMPLE_US * 0.99
 
 
 OTHERS = [Config.of(TILE=tile, STAGES=2, MODE="plain") for tile in (16, 32, 64)]

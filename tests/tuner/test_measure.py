@@ -10,16 +10,8 @@ from hypothesis import strategies as st
 
 from tuner.devices import find
 from tuner.kernel import Work
-from tuner.measure import (
-    LAUNCHES,
-    MAX_SETS,
-    SAMPLE_US,
-    SLOW_SAMPLE_US,
-    Timing,
-    cache_state,
-    launches_for,
-    unbelievable,
-)
+from tuner.measure import MAX_SETS, Timing, cache_state, unbelievable
+from tuner.replays import LAUNCHES, LONG_SAMPLE_US, SAMPLE_US, SLOW_SAMPLE_US, launches_for
 from tuner.types import CacheState
 
 T4 = find("t4")
@@ -36,7 +28,10 @@ def timing(*samples: float, cache: CacheState = CacheState.HOT) -> Timing:
         (2.0, 1, 100),  # 200 us
         (1.0, 1, 200),
         (50.0, 1, 20),  # 1 ms, but not fewer than 20
-        (5_000.0, 1, 4),  # 20 launches would take 100 ms
+        (400.0, 1, 5),  # 2 ms are long enough for any number
+        (5_000.0, 1, 1),
+        (5_000.0, 2, 2),
+        (5_000.0, 9, 4),  # a turn of all sets would take 45 ms
         (1e6, 1, 1),
         (2.0, 30, 120),  # whole turns of the argument sets
         (2.0, 256, 256),
@@ -54,8 +49,8 @@ def test_a_sample_is_long_enough_or_the_kernel_slow(one_us: float, sets: int) ->
     launches = launches_for(one_us, sets)
     assert launches % sets == 0 or one_us * sets > SLOW_SAMPLE_US
     assert launches * one_us <= max(SLOW_SAMPLE_US, one_us) * 2, "nor so long that a slow kernel uses up its time limit"
-    slow = one_us * LAUNCHES > SLOW_SAMPLE_US
-    assert slow or (launches >= LAUNCHES and launches * one_us >= SAMPLE_US * (1 - 1e-9))
+    assert launches >= LAUNCHES or launches * one_us >= LONG_SAMPLE_US * (1 - 1e-9)
+    assert launches * one_us >= SAMPLE_US * (1 - 1e-9)
 
 
 def test_median_and_spread() -> None:

@@ -13,17 +13,18 @@ from typing import Any
 
 import pytest
 
-from tests.tuner.toy import ENVIRONMENT, TOY, InstantCompiler, Replayed
+from tests.tuner.toy import ENVIRONMENT, TOY, WITH_LIBRARY, InstantCompiler, Replayed, true_us
 from tests.tuner.workplaces import Sleeper
 from tuner.candidates import WINDOW, Bell
 from tuner.devices import find
 from tuner.judge import Job
+from tuner.kernel import Kernel
 from tuner.progress import Silent
 from tuner.search import Search
 from tuner.store import Store
 from tuner.task import Poster
 from tuner.tune import ProblemResult, Settings, tune
-from tuner.types import Binary, Config, Failure, Measurement
+from tuner.types import Binary, Config, Failure, Measurement, Problem
 from tuner.worker import Worker
 
 DEVICE = find("h200")
@@ -77,7 +78,7 @@ def facts(rows: list[Measurement], *, finalists: bool) -> set[tuple[str, tuple[f
     return {(row.config.key, row.samples_us) for row in rows if row.finalist is finalists}
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "cmaes"])
+@pytest.mark.parametrize("sampler", ["gp", "tpe", "cmaes"])
 def test_what_is_asked_does_not_depend_on_what_is_compiled_first(sampler: str, tmp_path: Path) -> None:
     calm = InstantCompiler()
     expected, rows = search(tmp_path / "calm.db", Replayed(), calm, sampler=sampler)
@@ -178,6 +179,7 @@ def test_the_gpu_works_while_the_parent_asks(sleeper: Worker, tmp_path: Path, mo
     assert gpu["time"] == pytest.approx(TRIALS * Sleeper.JOB_S, rel=0.01)
     assert parent["ask"] >= TRIALS * 0.6 * Sleeper.JOB_S
     assert parent["record"] > 0
+    assert all(parent[phase] > 0 for phase in ("begin", "warm_up", "finals"))
 
 
 def test_what_the_gpu_has_when_the_time_is_over_is_recorded(sleeper: Worker, tmp_path: Path) -> None:
@@ -196,3 +198,56 @@ def test_a_bell() -> None:
     bell.ring()
     bell.close()
     bell.ring()  # nobody hears it, and that is no error
+
+
+def test_a_candidate_is_up_against_the_fastest_of_its_own_run(tmp_path: Path) -> None:
+    class Watching(Replayed):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rivals: list[float | None] = []
+
+        def call(self, request: Any, *, limit_s: float | None = None) -> Any:
+            if isinstance(request, Job):
+                self.rivals.append(request.rival_us)
+            return super().call(request, limit_s=limit_s)
+
+    worker = Watching()
+    search(tmp_path / "t.db", worker, InstantCompiler(), trials=20)
+    # Two are handed out before anything is known.
+    assert worker.rivals[:2] == [None, None]
+    before = [[true_us(config) for config in worker.measured[:count]] for count in range(1, 19)]
+    assert worker.rivals[2:] == [min(times) for times in before]
+    again = Watching()
+    search(tmp_path / "t.db", again, InstantCompiler(), trials=40)
+    assert again.rivals[0] is None, "times of another run may have been taken at another clock"
+
+
+def test_the_gpu_is_made_ready_while_the_first_candidates_compile(tmp_path: Path) -> None:
+    story: list[str] = []
+
+    class Compiling(InstantCompiler):
+        def submit(self, kernel: Kernel, problem: Problem, config: Config, arch: str) -> Future[Binary | Failure]:
+            story.append("library" if config.by_library else "candidate")
+            return super().submit(kernel, problem, config, arch)
+
+    class Watching(Replayed):
+        def post(self, request: Any, *, limit_s: float | None = None) -> None:
+            story.append(type(request).__name__)
+            super().post(request, limit_s=limit_s)
+
+    with Store.open(tmp_path / "t.db") as store:
+        list(
+            tune(
+                (PROBLEM,),
+                kernels={"toy": WITH_LIBRARY},
+                store=store,
+                device=DEVICE,
+                environment=ENVIRONMENT,
+                settings=Settings(trials=5),
+                progress=Silent(),
+                worker=Watching(),
+                pool=Compiling(),
+            )
+        )
+    assert story[:8] == ["library", "WarmUp", *["candidate"] * 5, "Job"]
+    assert story.count("WarmUp") == 1

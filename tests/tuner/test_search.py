@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from optuna.trial import TrialState
 
 from tests.tuner.toy import TOY, true_us
-from tuner import search as module
+from tuner import valid as module
 from tuner.devices import find
 from tuner.samplers import BATCH, SAMPLERS, STARTUP_TRIALS, ValidTpe
 from tuner.search import Search, neighbours

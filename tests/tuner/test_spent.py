@@ -57,7 +57,7 @@ def test_the_sentence_adds_problems_up() -> None:
     spent.judged(Answer(None, 2.5, 3.0), [0.0])
     text = sentence([spent.summary(), spent.summary()], 40, 10.0)
     assert text == (
-        "40 new candidates in 10.0 s, 4.0 a second. Seconds: search ask 0.0, tell 0.0, record 0.0, wait 0.0; "
-        "compilers 0.0; GPU's process 3.0 of 4.0 (load 0.2, verify 1.0, time 0.8), and 75% of that time it was busy or "
-        "nothing was queued for it."
+        "40 new candidates in 10.0 s, 4.0 a second. Seconds: search begin 0.0, warm_up 0.0, ask 0.0, tell 0.0, "
+        "record 0.0, wait 0.0, finals 0.0; compilers 0.0; GPU's process 3.0 of 4.0 (load 0.2, verify 1.0, time 0.8), "
+        "and 75% of that time it was busy or nothing was queued for it."
     )

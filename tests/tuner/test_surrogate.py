@@ -128,3 +128,19 @@ def test_equal_times_of_any_size_are_no_trouble(us: float) -> None:
 def test_nothing_left_is_an_empty_batch() -> None:
     assert Surrogate(SPACE, nothing, 0).next([(VALID[0], 1.0)], [], VALID, lambda _: False) == []
     assert math.isfinite(BEST)
+
+
+def test_an_ask_predicts_nothing_twice() -> None:
+    """Predicting takes longer than all else that an ask does."""
+    asked: list[Config] = []
+
+    def expected(config: Config) -> float:
+        asked.append(config)
+        return true_us(config)
+
+    search = Search(SPACE, sampler="gp", seed=0, expected=expected)
+    for _ in range(40):
+        config = search.ask()
+        assert config is not None
+        told(search, config, true_us(config))
+    assert len(asked) == len(set(asked)) > 0

@@ -18,7 +18,7 @@ from tuner import stopping
 from tuner.candidates import WINDOW
 from tuner.devices import find
 from tuner.errors import UserError
-from tuner.guesses import best_guesses
+from tuner.guesses import best_guesses, expectation
 from tuner.judge import FinalsJob, Job, timed
 from tuner.measure import Timing
 from tuner.progress import Silent
@@ -210,7 +210,7 @@ def test_the_models_guesses_come_after_the_default(store: Store) -> None:
     worker = Replayed()
     search(store, worker)
     space = TOY.space(PROBLEM, DEVICE)
-    guesses = best_guesses(TOY, PROBLEM, DEVICE, CacheState.HOT, VALID)
+    guesses = best_guesses(expectation(TOY, PROBLEM, DEVICE, CacheState.HOT), VALID)
     assert len(guesses) == 5
     first = list(dict.fromkeys([space.default(), *guesses]))
     assert worker.measured[: len(first)] == first

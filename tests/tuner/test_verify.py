@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tuner.toy import TOY, Toy, ToyRunner
+from tuner.flags import any_of
 from tuner.kernel import Argument, Array, Role
 from tuner.types import Config, Failure, Status
 from tuner.verify import _littered, compare, input_seed, rehearse, verify
@@ -216,3 +217,30 @@ def test_inputs_are_fresh_for_each_candidate_and_repeatable() -> None:
     seeds = {input_seed(0, PROBLEM, CONFIG), input_seed(1, PROBLEM, CONFIG), input_seed(0, PROBLEM, other)}
     assert len(seeds) == 3
     assert input_seed(0, PROBLEM, CONFIG) == input_seed(0, PROBLEM, CONFIG)
+
+
+@pytest.mark.parametrize("shape", [(1,), (33,), (4, 5), ()])
+def test_any_of_is_any(shape: tuple[int, ...]) -> None:
+    none = np.zeros(shape, dtype=bool)
+    assert not any_of(none)
+    one = none.copy()
+    one[tuple(size - 1 for size in shape)] = True
+    assert any_of(one) == 1
+
+
+def test_no_check_reduces_by_any_or_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CuPy would compile one with CUB for every size that comes along, within a candidate's time limit."""
+
+    class Watched(np.ndarray):  # type: ignore[type-arg]
+        def any(self, *given: Any, **how: Any) -> Any:
+            raise AssertionError("any")
+
+        def all(self, *given: Any, **how: Any) -> Any:
+            raise AssertionError("all")
+
+    class Watching(ToyRunner):
+        def execute(self, *given: Any, **how: Any) -> Any:
+            after: Any = super().execute(*given, **how)
+            return {name: value.view(Watched) for name, value in after.items()}
+
+    assert verify(Watching(), TOY, PROBLEM, CONFIG, None, seed=0).ok

@@ -14,6 +14,7 @@ from typing import Any
 from tuner.backends.clusters import admit_cluster
 from tuner.backends.cublas import Cublas, CublasError
 from tuner.backends.overlap import LaunchError, launch_overlapping
+from tuner.flags import any_of
 from tuner.kernel import Argument, Array, Kernel, Product, Role
 from tuner.types import Binary, Config, Device, Failure, Launch, Problem, Status
 
@@ -253,7 +254,7 @@ class _Guarded:
         return self.buffer[:_GUARD_BYTES], self.buffer[_GUARD_BYTES + self.array.nbytes :]
 
     def breached(self) -> bool:
-        return any(bool((zone != _POISON).any()) for zone in self.zones)
+        return any(bool(any_of(zone != _POISON)) for zone in self.zones)
 
 
 def _breach(guarded: Mapping[str, _Guarded]) -> str | None:
@@ -261,7 +262,7 @@ def _breach(guarded: Mapping[str, _Guarded]) -> str | None:
     import cupy
 
     zones = [zone for area in guarded.values() for zone in area.zones]
-    if not zones or not bool((cupy.concatenate(zones) != _POISON).any()):
+    if not zones or not bool(any_of(cupy.concatenate(zones) != _POISON)):
         return None
     return next(name for name, area in guarded.items() if area.breached())
 

@@ -1,0 +1,81 @@
+"""Walking a space and drawing from it agree on what is valid."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter
+
+import pytest
+
+from tests.tuner.toy import TOY
+from tuner import valid
+from tuner.devices import find
+from tuner.space import Constraint, Param, Space
+from tuner.types import Config
+from tuner.valid import Valid
+
+TOY_SPACE = TOY.space(TOY.problem(4096), find("h200"))
+SPACE = Space(
+    (Param("A", (1, 2, 3, 4), 1), Param("B", (1, 2, 3), 1), Param("C", ("x", "y"), "x")),
+    (
+        Constraint("A at least B", lambda c: c.integer("A") >= c.integer("B"), ("A", "B")),
+        Constraint("no 4 with y", lambda c: (c.integer("A"), c.choice("C")) != (4, "y")),
+    ),
+)
+
+
+def test_walking_gives_exactly_the_valid_combinations_in_order() -> None:
+    every = [Config.of(A=a, B=b, C=c) for a, b, c in itertools.product((1, 2, 3, 4), (1, 2, 3), ("x", "y"))]
+    assert list(SPACE) == [config for config in every if config in SPACE]
+    assert len(list(SPACE)) == 15
+
+
+def test_a_rule_of_a_few_parameters_is_asked_once_for_each_combination_of_them() -> None:
+    asked: list[Config] = []
+
+    def holds(config: Config) -> bool:
+        asked.append(config)
+        return True
+
+    space = Space(SPACE.params, (Constraint("any", holds, ("A", "C")),))
+    assert len(list(space)) == 24
+    assert len(asked) == len(set(asked)) == 8
+
+
+def test_every_valid_combination_is_drawn_equally_often_and_no_other() -> None:
+    draws = list(itertools.islice(SPACE.draws(random.Random(1)), 24_000))
+    seen = Counter(config for config in draws if config is not None)
+    assert set(seen) == set(SPACE)
+    # A thousand each are expected; six standard deviations are 190.
+    assert all(abs(count - 1000) < 190 for count in seen.values()), seen
+
+
+def test_a_space_far_beyond_what_is_listed_is_not_walked() -> None:
+    walked: list[Config] = []
+
+    def holds(config: Config) -> bool:
+        walked.append(config)
+        return config.integer("P0") % 2 == 0
+
+    wide = Space(tuple(Param(f"P{i}", tuple(range(10)), 0) for i in range(8)), (Constraint("even", holds),))
+    some = Valid(wide, seed=0).sample(50)
+    assert len(set(some)) == 50
+    assert all(config in wide for config in some)
+    assert len(walked) < 2 * valid.LISTED / 2
+
+
+def test_more_of_a_sample_begins_with_less_of_it() -> None:
+    wide = Space(tuple(Param(f"P{i}", tuple(range(10)), 0) for i in range(8)))
+    source = Valid(wide, seed=3)
+    few = source.sample(20)
+    assert source.sample(40)[:20] == few == Valid(wide, seed=3).sample(20)
+
+
+def test_a_pool_of_a_listed_space_has_some_that_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(valid, "FRESH", 5)
+    source = Valid(TOY_SPACE, seed=0)
+    one, other = source.pool(10), source.pool(10)
+    assert one[:10] == other[:10] == source.sample(10)
+    assert len(one) == 15
+    assert one[10:] != other[10:]
