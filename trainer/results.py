@@ -57,7 +57,7 @@ class Results:
             return
         self._documents[_network(document)] = document
         text = json.dumps([self._documents[key] for key in sorted(self._documents)], indent=2) + "\n"
-        _replace(self.path, text)
+        replace_file(self.path, text)
 
 
 def _network(document: Document) -> tuple[int, int, int]:
@@ -83,8 +83,8 @@ def _read(path: Path) -> list[Document]:
     return documents
 
 
-def _replace(path: Path, text: str) -> None:
-    """Whole or not at all: a reader, or a kill, must not find half of it."""
+def replace_file(path: Path, text: str) -> None:
+    """Write `text` to `path`, whole or not at all: a reader, or a kill, must not find half of it."""
     handle, name = tempfile.mkstemp(dir=path.resolve().parent, prefix=f".{path.name}-")
     try:
         with os.fdopen(handle, "w") as file:
