@@ -13,10 +13,10 @@ from trainer.checks import Checker
 from trainer.contenders.base import Task
 from trainer.data import Dataset, load
 from trainer.documents import describe, sources_hash
-from trainer.engines.choose import Form, choose, emulated_engine_of, engine_of
+from trainer.engines.choose import choose, emulated_engine_of, engine_of
 from trainer.lanes import Factory
 from trainer.mlp import Network
-from trainer.plan import Choice
+from trainer.plan import Choice, Form
 from trainer.settings import TrainSettings
 from trainer.train import EMULATED_FOR
 from trainer.training import Pixels, task_of
