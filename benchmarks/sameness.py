@@ -37,6 +37,7 @@ from rich.console import Console
 from benchmarks.common import script
 from benchmarks.entries import LEFT, Entries, Slice
 from benchmarks.place import Ours, Place, add_options, whole_numbers
+from kernels.problems import STEPS_PER_GRAPH
 from trainer.agreement import COMPARED, curves_agree, yardstick
 from trainer.contenders.base import Contender, Task, Weights
 from trainer.contenders.model import Eager, Reference
@@ -242,6 +243,8 @@ def main() -> int:
     options = parser.parse_args()
     if options.seeds < 2:
         raise UserError(f"--seeds {options.seeds} has no standard error; give a number from 2.")
+    if options.steps < 1 or options.steps % STEPS_PER_GRAPH:
+        raise UserError(f"--steps {options.steps} is no multiple of {STEPS_PER_GRAPH}, the steps of a CUDA graph.")
     networks = [Network(width, options.layers, options.batch) for width in options.widths]
     settings = Settings(options.lr, options.steps, options.epochs, options.seeds)
     place = Place.of(options, gpu_only=False)

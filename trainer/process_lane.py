@@ -158,8 +158,9 @@ class _House:
         os.dup2(output, 2)
         if self.beside == 1:
             return None
-        # PyTorch's compiler would start a process per core for each of those that start together.
-        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(max(1, (os.cpu_count() or 1) // self.beside)))
+        # PyTorch's compiler would start a process per core for each of those that start together; with fewer than two
+        # it compiles one candidate after the other.
+        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(max(2, (os.cpu_count() or 1) // self.beside)))
         return Turns(self.folder / "gpu.lock")
 
 

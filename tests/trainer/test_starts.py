@@ -117,8 +117,8 @@ def test_cold_and_warm_starts(task: Task, monkeypatch: pytest.MonkeyPatch) -> No
     for name in ("tuned", "compiles"):
         assert result.cold_starts[name] > rows[name].start_s + 0.3
         assert "found=True" in result.details[name], "the second start has what the first one left"
-    threads = max(1, (os.cpu_count() or 1) // 2)
-    assert f"threads={threads}" in result.details["compiles"], "together they use each core once"
+    threads = max(2, (os.cpu_count() or 1) // 2)
+    assert f"threads={threads}" in result.details["compiles"], "together they use each core about once"
     assert rows["dies"].error.startswith("start: its process died")
 
 
