@@ -72,7 +72,8 @@ def started(task: Task, starts: int, **options: object) -> Race:
     return race(Logged, {"second": Second, "third": Third}, task, schedule=SCHEDULE, starts=starts, **options)
 
 
-def test_starts_overlap_ours_and_samples_do_not(task: Task, log: Path) -> None:
+def test_starts_overlap_ours_and_samples_do_not(task: Task, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKES_MEET", "1")
     result = started(task, 2)
     assert result.starts == 2
     all_spans = list(spans(log))
