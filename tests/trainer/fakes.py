@@ -117,7 +117,7 @@ class Second(Logged):
 
 
 class Third(Logged):
-    pass
+    prepare_s: ClassVar[float] = 2.0
 
 
 class Compiles(Fake):
