@@ -130,6 +130,7 @@ class Second(Logged):
 
 
 class Third(Logged):
+    prepare_s: ClassVar[float] = 2.0
     meets = True
 
 

@@ -89,7 +89,8 @@ def test_starts_overlap_ours_and_samples_do_not(task: Task, log: Path, monkeypat
     later = sorted(steps, key=lambda span: span[2])[3:]
     assert not any(overlap(span, other) for span in later for other in [ours, *theirs])
     rows = {row.name: row for row in result.contenders}
-    assert rows["second"].start_s < rows["third"].start_s - 0.3, "each has its own time, whoever is heard first"
+    assert rows["third"].start_s >= 2.0
+    assert rows["second"].start_s < rows["third"].start_s - 0.5, "each has its own time, whoever is heard first"
     assert IN_TURNS not in result.details["second"], "a fake has no autotuner"
 
 
@@ -116,7 +117,8 @@ def test_cold_and_warm_starts(task: Task, monkeypatch: pytest.MonkeyPatch) -> No
     assert set(result.cold_starts) == {"tuned", "compiles"}
     rows = {row.name: row for row in result.contenders}
     for name in ("tuned", "compiles"):
-        assert result.cold_starts[name] > rows[name].start_s + 0.3
+        assert result.cold_starts[name] >= 0.5, "so long it takes to compile"
+        assert rows[name].start_s > 0
         assert "found=True" in result.details[name], "the second start has what the first one left"
     threads = max(2, (os.cpu_count() or 1) // 2)
     assert f"threads={threads}" in result.details["compiles"], "together they use each core about once"
