@@ -15,7 +15,7 @@ PYTHON ?= python3
 VENV ?= .venv
 CUDA ?= 13
 TORCH ?= torch==2.13.0
-PYTEST_ARGS ?= -n 2 --dist loadfile
+PYTEST_ARGS ?= -n 2 --dist loadfile --no-loadscope-reorder
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-cuda$(CUDA)

@@ -20,6 +20,34 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+HEAVY = (
+    "test_kill.py",
+    "test_exhaustive_replay.py",
+    "test_compile.py",
+    "test_engines.py",
+    "test_durability.py",
+    "test_selftest.py",
+    "test_emulation.py",
+    "test_ladder.py",
+    "test_cli.py",
+    "test_agreement.py",
+)
+"""Files that take longest, the longest first: begun last, one of them would keep a single process busy at the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    weights = {name: place for place, name in enumerate(HEAVY)}
+    items.sort(key=lambda item: weights.get(item.path.name, len(HEAVY)))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def headers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What compiles in this process parses CUDA's headers once, as the processes of a pool do."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tuner.compile._parsed", tmp_path_factory.mktemp("headers"))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def no_process_left() -> Iterator[None]:
     yield

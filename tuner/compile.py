@@ -23,7 +23,7 @@ from pathlib import Path
 from tuner.cache import cache_dir
 from tuner.children import end_with_parent, leave_interrupts_to_parent, shielded_from_interrupts
 from tuner.errors import UserError
-from tuner.headers import SINCE, plain, precompiled
+from tuner.headers import SINCE, kept, plain, precompiled
 from tuner.kernel import Kernel, content, source_files
 from tuner.types import Binary, Config, Failure, Problem, Status, Value, canonical_json
 
@@ -185,7 +185,7 @@ class CompilePool:
 
     def __init__(self, workers: int | None = None) -> None:
         self.workers = workers or os.cpu_count() or 1
-        self._parsed = tempfile.TemporaryDirectory(prefix="mnist-tune-headers-", ignore_cleanup_errors=True)
+        self._parsed = kept()
         self._pool = ProcessPoolExecutor(
             self.workers,
             mp_context=multiprocessing.get_context("spawn"),

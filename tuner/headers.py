@@ -8,7 +8,10 @@ same. So the headers are put first and the tunables, which differ, after them. T
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -22,12 +25,33 @@ SHARED = ("cuda_fp16.h", "mma.h")
 SINCE = (12, 8)
 """The version of NVRTC that can."""
 
+_PREFIX = "mnist-tune-headers-"
+
 
 class Program(NamedTuple):
     """What NVRTC is given."""
 
     text: str
     options: tuple[str, ...]
+
+
+def kept() -> tempfile.TemporaryDirectory[str]:
+    """A folder for the processes of one pool; removes those that killed processes have left behind."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*"):
+        owner = folder.name.removeprefix(_PREFIX).split("-")[0]
+        if owner.isdecimal() and not _alive(int(owner)):
+            shutil.rmtree(folder, ignore_errors=True)
+    return tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-", ignore_cleanup_errors=True)
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True  # somebody else's
+    return True
 
 
 def plain(source: Path, defines: Mapping[str, Value]) -> Program:

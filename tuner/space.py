@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from tuner.types import Config, Value, canonical_json
+
+_FEW = 2
+"""Changes of the default that are tried one by one; three of a dozen parameters are some ten thousand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +143,28 @@ class Space:
         wanted = Config.of({param.name: param.default for param in self.params})
         if wanted in self:
             return wanted
-        best = min(self, key=lambda config: sum(config[name] != wanted[name] for name in wanted), default=None)
-        if best is None:
-            raise ValueError("the search space is empty: no configuration keeps all constraints")
-        return best
+        for count in range(1, len(self.params) + 1):
+            # What differs in few is soon looked through; where that would be more than all there is, all is walked.
+            if count > _FEW:
+                best = min(self, key=lambda config: sum(config[name] != wanted[name] for name in wanted), default=None)
+                if best is not None:
+                    return best
+                break
+            near = [config for config in self._changed(wanted, count) if config in self]
+            if near:
+                return min(near, key=self._place)
+        raise ValueError("the search space is empty: no configuration keeps all constraints")
+
+    def _changed(self, config: Config, count: int) -> Iterator[Config]:
+        """What differs from `config` in exactly `count` parameters, valid or not."""
+        for params in itertools.combinations(self.params, count):
+            others = ([value for value in param.values if value != config[param.name]] for param in params)
+            for values in itertools.product(*others):
+                yield Config.of(config, **{param.name: value for param, value in zip(params, values, strict=True)})
+
+    def _place(self, config: Config) -> tuple[int, ...]:
+        """Where walking the space comes to `config`."""
+        return tuple(param.values.index(config[param.name]) for param in self.params)
 
     @property
     def hash(self) -> str:

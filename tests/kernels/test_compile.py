@@ -14,6 +14,7 @@ from tuner.compile import ARCHITECTURES, compile_kernel, compile_source
 from tuner.devices import find
 from tuner.kernel import Kernel
 from tuner.types import Binary, Config, Device, Problem
+from tuner.valid import Valid
 
 SAMPLE = 4
 """Configurations of each space and architecture, drawn anew with a fixed seed."""
@@ -38,8 +39,8 @@ def compiled(kernel: Kernel, problem: Problem, config: Config, arch: str) -> Bin
 @pytest.mark.parametrize("problem", SAMPLED, ids=lambda problem: problem.label)
 def test_a_sample_of_every_space_compiles_and_multiplies_on_tensor_cores(problem: Problem, arch: str) -> None:
     kernel = kernels.ALL[problem.kernel]
-    space = list(kernel.space(problem, find(GPU_OF[arch])))
-    for config in random.Random(problem.label + arch).sample(space, min(SAMPLE, len(space))):
+    space = kernel.space(problem, find(GPU_OF[arch]))
+    for config in Valid(space, random.Random(problem.label + arch).getrandbits(32)).sample(SAMPLE):
         binary = compiled(kernel, problem, config, arch)
         if kernel.library(problem) or kernel.name.startswith("mlp"):
             assert count_hmma(binary.path, kernel.name) > 0, config.label
@@ -101,8 +102,8 @@ def test_the_streaming_layout_in_shared_memory_is_the_one_asked_for(sizes: tuple
 def test_the_resident_layout_in_shared_memory_is_the_one_that_is_asked_for(h200: Device) -> None:
     for sizes in ((32, 784, 256, 3, 10, 64), (17, 50, 33, 1, 7, 3), (64, 100, 40, 4, 16, 2)):
         problem = kernels.mlp_resident.problem(*sizes)
-        space = list(kernels.mlp_resident.space(problem, h200))
-        for config in random.Random(problem.label).sample(space, 3):
+        space = kernels.mlp_resident.space(problem, h200)
+        for config in Valid(space, random.Random(problem.label).getrandbits(32)).sample(3):
             asked = kernels.mlp_resident.launch(problem, config).shared_bytes
             defines = {**kernels.mlp_resident.defines(problem, config), "EXPECTED_SHARED_BYTES": asked}
             binary = compile_source(kernels.mlp_resident.source, "mlp_resident", defines, "sm_90")

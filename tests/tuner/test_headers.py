@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from concurrent.futures import wait
 from pathlib import Path
 
@@ -11,7 +14,7 @@ import kernels
 from tuner import compile as module
 from tuner.compile import CompilePool, compile_source
 from tuner.devices import find
-from tuner.headers import plain, precompiled
+from tuner.headers import kept, plain, precompiled
 from tuner.types import Binary, Failure, Status
 
 PROBLEM = kernels.linear_forward.problem(32, 784, 128)
@@ -75,3 +78,17 @@ def test_a_pool_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.Monkey
         wait([pool.submit(kernels.linear_forward, PROBLEM, config, "sm_75")])
         assert list(tmp_path.glob("mnist-tune-headers-*/*/*.pch"))
     assert not list(tmp_path.glob("mnist-tune-headers-*"))
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
+    names = [
+        f"mnist-tune-headers-{int(gone.stdout)}-a",
+        f"mnist-tune-headers-{os.getpid()}-b",
+        "mnist-tune-headers-x-y",
+    ]
+    for name in names:
+        (tmp_path / name / "1").mkdir(parents=True)
+    with kept() as own:
+        assert {path.name for path in tmp_path.iterdir()} == {*names[1:], Path(own).name}

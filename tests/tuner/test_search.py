@@ -103,10 +103,10 @@ def test_a_space_that_is_too_large_to_list_is_drawn_from(monkeypatch: pytest.Mon
 
 
 def test_tight_constraints_in_a_large_space(monkeypatch: pytest.MonkeyPatch) -> None:
-    """12 of 248832 combinations are valid, and drawing at random would take 20000 draws for one."""
+    """12 of 20736 combinations are valid, and drawing at random would take 1700 draws for one."""
     monkeypatch.setattr(module, "LISTED", 5)
     monkeypatch.setattr(module, "_DRAWS", 50)
-    tight = Space(WIDE.params, (Constraint("all alike", lambda c: len({c[name] for name in c}) == 1),))
+    tight = Space(WIDE.params[:4], (Constraint("all alike", lambda c: len({c[name] for name in c}) == 1),))
     for sampler in ("tpe", "random", "grid"):
         search = Search(tight, sampler=sampler, seed=0)
         asked = []

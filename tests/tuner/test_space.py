@@ -7,6 +7,8 @@ import random
 from collections import Counter
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.tuner.toy import TOY
 from tuner import valid
@@ -79,3 +81,22 @@ def test_a_pool_of_a_listed_space_has_some_that_change(monkeypatch: pytest.Monke
     assert one[:10] == other[:10] == source.sample(10)
     assert len(one) == 15
     assert one[10:] != other[10:]
+
+
+@given(st.integers(1, 60), st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 3)))
+def test_a_default_that_is_not_valid_is_moved_as_little_as_can_be(least: int, wanted: tuple[int, int, int]) -> None:
+    values = (1, 2, 3, 4)
+    params = tuple(Param(name, values, values[place]) for name, place in zip("ABC", wanted, strict=True))
+
+    def holds(config: Config) -> bool:
+        return config.integer("A") * config.integer("B") * config.integer("C") >= least
+
+    space = Space(params, (Constraint("large enough", holds),))
+    asked = {param.name: param.default for param in params}
+    nearest = min(space, key=lambda config: sum(config[name] != asked[name] for name in asked))
+    assert space.default() == nearest, "of those that differ as little, the first"
+
+
+def test_a_space_without_a_valid_configuration_has_no_default() -> None:
+    with pytest.raises(ValueError, match="empty"):
+        Space(SPACE.params, (Constraint("never", lambda _: False),)).default()

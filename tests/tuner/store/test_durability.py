@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from contextlib import closing
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from pathlib import Path
 from tests.tuner.store.conftest import Bench, Product, config, measured
 from tuner.store import Store
 
+sys.stdin.readline()
 bench = Bench(Store.open(sys.argv[1]), Product(Path(sys.argv[2])))
 problem = bench.problem()
 for number in range(int(sys.argv[3])):
@@ -36,12 +38,19 @@ bench.store.close()
 
 
 def recorder(file: Path, kernel: Product, count: int, how: str = "stay") -> subprocess.Popen[str]:
-    """A process that records `count` rows and says each row's UUID once it is stored.
+    """A process that, once it is told to `go`, records `count` rows and says each row's UUID when it is stored.
 
     With "reopen" it closes the store after each, so the log is folded all the while.
     """
     arguments = [sys.executable, "-c", RECORDER, str(file), str(kernel.source), str(count), how]
-    return subprocess.Popen(arguments, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pipe = subprocess.PIPE
+    return subprocess.Popen(arguments, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+
+
+def go(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
 
 
 def check(file: Path) -> None:
@@ -53,8 +62,13 @@ def check(file: Path) -> None:
 def test_kill_9_at_twenty_moments_loses_no_acknowledged_row(file: Path, kernel: Product) -> None:
     moments = random.Random(20)
     acknowledged: list[str] = []
+    # The next two import what they need meanwhile, which takes a hundred times as long as what is tested.
+    ready = deque(recorder(file, kernel, 10_000, how) for how in ("stay", "reopen"))
     for turn in range(20):
-        process = recorder(file, kernel, 10_000, "reopen" if turn % 2 else "stay")
+        process = ready.popleft()
+        if turn < 18:
+            ready.append(recorder(file, kernel, 10_000, "reopen" if turn % 2 else "stay"))
+        go(process)
         assert process.stdout is not None
         # Some rows by number, then a random instant: while it computes, commits, folds the log, or answers.
         for _ in range(moments.randrange(12)):
@@ -79,6 +93,8 @@ def test_kill_9_at_twenty_moments_loses_no_acknowledged_row(file: Path, kernel: 
 def test_two_processes_and_a_reader_at_once(file: Path, kernel: Product) -> None:
     count = 40
     writers = [recorder(file, kernel, count) for _ in range(2)]
+    for writer in writers:
+        go(writer)
     seen = 0
     while any(writer.poll() is None for writer in writers):
         # Opening, reading and closing all the while: the closing must not take the log from the writers.
