@@ -18,7 +18,8 @@ from typer.core import TyperGroup
 from tuner.errors import UserError
 
 # Before anybody imports NumPy: its BLAS shares out even the small matrices of a search over all cores. Where these are
-# compiling, its threads wait for each other far longer than they work (55 ms instead of 5 for a fit, on two cores).
+# compiling, its threads wait for each other far longer than they work (a solution for 160 rows on two busy
+# cores: 55 ms instead of 5).
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
