@@ -146,7 +146,7 @@ static_assert(!CLUSTER || GRID_K <= 8, "a team is a cluster, of at most 8 blocks
 static_assert(WARPS == 1 || WARPS == 2 || WARPS == 4 || WARPS == 8 || WARPS == 16, "warps are shared out by halves");
 static_assert(SLOTS >= 1 && SLOTS <= 32, "a thread waits for a number of copies that is compiled in");
 
-#if CLUSTER && defined(MNT_HAS_CLUSTERS)
+#if CLUSTER && (defined(MNT_HAS_CLUSTERS) || defined(__MNT_EMULATION__))
 #define THROUGH_CLUSTER 1
 #else
 #define THROUGH_CLUSTER 0
@@ -506,7 +506,8 @@ mlp_streaming(const half* __restrict__ images, const unsigned char* __restrict__
         for (int o = 0; o < OUT; ++o)
 #pragma unroll
             for (int m = 0; m < ROW_TILES; ++m)
-                load_matrices<true>(h[o][m], rows_of<ROWS>(beside + (has_out(o) ? first_out + o : 0) * TILE, m));
+                // A column that is not there: whatever, but nothing that the team may already be sending to.
+                load_matrices<true>(h[o][m], rows_of<ROWS>(has_out(o) ? beside + (first_out + o) * TILE : slab, m));
         uint4* at = planes + (size_t(first_tile_of(l)) + size_t(team * OUT_TILES + first_out) * TILES + rank * IN_TILES + depth_at) * 32 + lane;
         for (int s = 0; s < DEPTH; ++s, at += 32) {
             uint4 words[OUT][2];
@@ -533,6 +534,9 @@ mlp_streaming(const half* __restrict__ images, const unsigned char* __restrict__
                     }
             }
         }
+#if THROUGH_CLUSTER
+        order_read_before_write();  // the first layer's gradient is sent to `beside` by blocks that have these sums
+#endif
     };
     // The first layer, tile by tile of its depth: update with the batch of step t, and product with the next one.
     auto first_layer = [&](int t, Sums& made) {

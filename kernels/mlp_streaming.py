@@ -211,9 +211,6 @@ class MlpStreaming(WholeStep):
             "bias_steps": layers * tiles * 16,
         }
 
-    def emulates(self, config: Config) -> bool:
-        return not config.integer("CLUSTER")
-
     def work(self, problem: Problem, config: Config) -> Work:
         batch, steps, layers = problem["batch"], problem["steps"], problem["layers"]
         weights = sum(inputs * outputs for inputs, outputs in itertools.pairwise(self.sizes(problem)))

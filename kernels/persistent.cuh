@@ -8,12 +8,19 @@
 // Nobody waits forever: after SPIN_LIMIT polls of L2, or CYCLE_LIMIT cycles at a memory barrier, a wait is given up.
 #pragma once
 #include "warp_matrix.cuh"
+#ifdef __MNT_EMULATION__
+#include <mnt_cluster.h>
+#endif
 
 #ifndef SPIN_LIMIT
 #define SPIN_LIMIT (1u << 22)  // about two seconds on a GPU
 #endif
-#ifndef CYCLE_LIMIT
-#define CYCLE_LIMIT 4000000000ll  // of a wait for a memory barrier, whose polls may each take long
+#ifndef CYCLE_LIMIT  // of a wait for a memory barrier, whose polls may each take long
+#ifdef __MNT_EMULATION__
+#define CYCLE_LIMIT 1000000000000ll  // nanoseconds, in which little happens: the launch's own limit comes first
+#else
+#define CYCLE_LIMIT 4000000000ll
+#endif
 #endif
 
 namespace mnt {
@@ -101,30 +108,55 @@ __device__ __forceinline__ bool take_words(const uint2* from, unsigned number, b
 
 // ---- Within a cluster -------------------------------------------------------------------------------------------------
 
-#ifdef MNT_HAS_CLUSTERS
-__device__ __forceinline__ unsigned shared_address(const void* p) { return static_cast<unsigned>(__cvta_generic_to_shared(p)); }
+#if defined(MNT_HAS_CLUSTERS) || defined(__MNT_EMULATION__)
+#ifdef __MNT_EMULATION__
+__device__ __forceinline__ void cluster_sync() { mnt_cluster_sync(); }
+#endif
+
+__device__ __forceinline__ unsigned shared_address(const void* p) {
+#ifdef __MNT_EMULATION__
+    return mnt_shared_address(p);
+#else
+    return static_cast<unsigned>(__cvta_generic_to_shared(p));
+#endif
+}
 
 __device__ __forceinline__ unsigned address_in(unsigned own, unsigned rank) {
+#ifdef __MNT_EMULATION__
+    return mnt_map_shared(own, rank);
+#else
     unsigned remote;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(own), "r"(rank));
     return remote;
+#endif
 }
 
 // To `place` in the shared memory of block `rank`, whose memory barrier at `barrier` counts the bytes. Addresses are this block's own.
 __device__ __forceinline__ void send_word(unsigned place, unsigned barrier, unsigned rank, unsigned data) {
+#ifdef __MNT_EMULATION__
+    mnt_store_async(address_in(place, rank), address_in(barrier, rank), data);
+#else
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(address_in(place, rank)), "r"(data),
                  "r"(address_in(barrier, rank))
                  : "memory");
+#endif
 }
 __device__ __forceinline__ void send_pair(unsigned place, unsigned barrier, unsigned rank, float2 data) {
+#ifdef __MNT_EMULATION__
+    mnt_store_async(address_in(place, rank), address_in(barrier, rank), data);
+#else
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(address_in(place, rank)),
                  "f"(data.x), "f"(data.y), "r"(address_in(barrier, rank))
                  : "memory");
+#endif
 }
 
 // One turn of waiting for the phase `parity` of a memory barrier. Without .acquire.cluster, which would empty L1 each time:
 // what arrives here is shared memory, and its own barrier counts it.
 __device__ __forceinline__ bool has_arrived(unsigned barrier, unsigned parity) {
+#ifdef __MNT_EMULATION__
+    return mnt_has_completed(barrier, parity);
+#else
     unsigned done;
     asm volatile("{\n.reg .pred p;\n"
                  "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
@@ -133,6 +165,7 @@ __device__ __forceinline__ bool has_arrived(unsigned barrier, unsigned parity) {
                  : "r"(barrier), "r"(parity)
                  : "memory");
     return done != 0;
+#endif
 }
 
 // False where the phase did not come within CYCLE_LIMIT.
@@ -145,18 +178,44 @@ __device__ __forceinline__ bool await(unsigned barrier, unsigned parity) {
 }
 
 __device__ __forceinline__ void make_barrier(unsigned barrier) {
+#ifdef __MNT_EMULATION__
+    mnt_make_barrier(barrier, 1);
+#else
     asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(barrier) : "memory");
+#endif
 }
-__device__ __forceinline__ void publish_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+__device__ __forceinline__ void publish_barriers() {
+#ifdef __MNT_EMULATION__
+    mnt_publish_barriers();
+#else
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+}
 
 // This phase ends when so many bytes have arrived.
 __device__ __forceinline__ void expect(unsigned barrier, unsigned bytes) {
+#ifdef __MNT_EMULATION__
+    mnt_expect(barrier, bytes);
+#else
     asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+#endif
 }
 
 // The two halves of a cluster's barrier: all threads say that they have come so far, and later wait until all others have.
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
-__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
+__device__ __forceinline__ void cluster_arrive() {
+#ifdef __MNT_EMULATION__
+    mnt_cluster_arrive();
+#else
+    asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void cluster_wait() {
+#ifdef __MNT_EMULATION__
+    mnt_cluster_wait();
+#else
+    asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+#endif
+}
 #endif
 
 // ---- Activations, tile by tile ----------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,10 +20,11 @@ from tuner.verify import verify
 KERNEL = kernels.mlp_streaming
 SMALL = KERNEL.problem(16, 32, 32, 2, 10, 3)
 TWO_TEAMS = {"GRID_N": 2, "GRID_K": 2, "WARPS": 2, "SLOTS": 2}
+CLUSTERS = {**TWO_TEAMS, "CLUSTER": 1}
 
 
 def config(**tunables: int) -> Config:
-    return Config.of(CLUSTER=0, ROUNDS=1, **tunables)
+    return Config.of(**{"CLUSTER": 0, "ROUNDS": 1, **tunables})
 
 
 @pytest.mark.parametrize(
@@ -46,14 +48,36 @@ def test_steps_of_every_shape_are_right_and_free_of_races(
     assert verdict.ok, verdict.message
 
 
-def altered(folder: Path, before: str, after: str) -> MlpStreaming:
-    """The kernel with another piece of source."""
+@pytest.mark.parametrize(
+    ("sizes", "tunables", "checked", "seed"),
+    [
+        # Warps share the depth.
+        ((16, 32, 32, 2, 10, 3), TWO_TEAMS, True, 1),
+        # Tails in every size, four blocks to a cluster, whose shares are halves of tiles.
+        ((20, 50, 120, 3, 7, 2), {"GRID_N": 4, "GRID_K": 4, "WARPS": 2, "SLOTS": 3}, False, 2),
+        # Rounds; several columns of tiles to a warp, not all of which there are; rows beyond two tiles.
+        ((33, 45, 90, 2, 10, 2), {"GRID_N": 2, "GRID_K": 2, "WARPS": 2, "SLOTS": 4, "ROUNDS": 2}, False, 3),
+        ((33, 45, 90, 2, 10, 1), {"GRID_N": 2, "GRID_K": 2, "WARPS": 2, "SLOTS": 4, "ROUNDS": 4}, True, 0),
+    ],
+)
+def test_teams_that_are_clusters_are_right_and_free_of_races(
+    sizes: tuple[int, ...], tunables: dict[str, int], checked: bool, seed: int
+) -> None:
+    chosen = config(**{**tunables, "CLUSTER": 1})
+    verdict = verify(EmulationRunner(checked=checked), KERNEL, KERNEL.problem(*sizes), chosen, None, seed=seed)
+    assert verdict.ok, verdict.message
+
+
+def altered(folder: Path, *changes: tuple[str, str]) -> MlpStreaming:
+    """The kernel with other pieces of source."""
     for name in ("common.cuh", "warp_matrix.cuh", "persistent.cuh"):
         shutil.copy(KERNEL.source.with_name(name), folder / name)
     source = KERNEL.source.read_text()
-    assert source.count(before) == 1
+    for before, after in changes:
+        assert source.count(before) == 1
+        source = source.replace(before, after)
     path = folder / KERNEL.source.name
-    path.write_text(source.replace(before, after))
+    path.write_text(source)
     kernel = MlpStreaming()
     kernel.source = path  # type: ignore[misc]
     return kernel
@@ -68,15 +92,47 @@ def altered(folder: Path, before: str, after: str) -> MlpStreaming:
     ],
 )
 def test_what_orders_the_blocks_is_needed(needed: str, tmp_path: Path) -> None:
-    kernel = altered(tmp_path, needed, "")
+    kernel = altered(tmp_path, (needed, ""))
     verdict = verify(EmulationRunner(checked=True), kernel, SMALL, config(**TWO_TEAMS), None, seed=1)
     assert not verdict.ok
     assert "race" in verdict.message
 
 
+AWAIT_TEAM = ("        cluster_wait();\n#endif\n    };", "#endif\n    };")
+AWAIT_SUMS = "late = late || !await(inbox, collected & 1);"
+AWAIT_GRADIENT = "late = late || !await(gradient_inbox, t & 1);"
+NO_MEETING = (
+    AWAIT_TEAM,
+    ("        cluster_arrive();\n#else", "#else"),
+    ("    cluster_arrive();  // nothing has been sent yet", "    // nothing has been sent yet"),
+    ("    cluster_wait();\n    cluster_sync();", "    cluster_sync();"),
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ((AWAIT_TEAM,), "cluster-barrier: arrives again"),
+        (NO_MEETING, ""),
+        (((AWAIT_SUMS, ""),), "memory-barrier: more than 1 arrive"),
+        (((AWAIT_SUMS, f"if (clerk) {AWAIT_SUMS}"),), ""),
+        (((AWAIT_GRADIENT, ""),), "memory-barrier: more than 1 arrive"),
+    ],
+    ids=["half a meeting", "no meeting", "sums", "sums of all threads", "gradient"],
+)
+@pytest.mark.parametrize("seed", [0, 5])
+def test_what_orders_the_messages_of_a_cluster_is_needed(
+    changes: tuple[tuple[str, str], ...], message: str, seed: int, tmp_path: Path
+) -> None:
+    kernel = altered(tmp_path, *changes)
+    verdict = verify(EmulationRunner(time_limit=3), kernel, SMALL, config(**CLUSTERS), None, seed=seed)
+    assert not verdict.ok
+    assert message in verdict.message
+
+
 def test_a_lost_low_part_is_found_out(tmp_path: Path) -> None:
     """Over as many steps as the tuner verifies: fewer do not tell it from the rounding of activations."""
-    kernel = altered(tmp_path, "low = pack((w.x - kept.x) * FINER, (w.y - kept.y) * FINER);", "low = 0;")
+    kernel = altered(tmp_path, ("low = pack((w.x - kept.x) * FINER, (w.y - kept.y) * FINER);", "low = 0;"))
     problem = KERNEL.problem(16, 32, 32, 2, 10, 64)
     assert verify(EmulationRunner(), KERNEL, problem, config(**TWO_TEAMS), None, seed=1).ok
     verdict = verify(EmulationRunner(), kernel, problem, config(**TWO_TEAMS), None, seed=1)
@@ -117,15 +173,26 @@ def test_order_of_threads_and_blocks_changes_no_bit(seed: int) -> None:
         np.testing.assert_array_equal(runs[0][name], runs[1][name])
 
 
-def test_a_grid_with_blocks_missing_ends_and_says_so() -> None:
-    chosen = config(**TWO_TEAMS)
+@pytest.mark.parametrize("seed", [0, 1, 2, 3, 4])
+def test_clusters_make_the_same_bits_in_any_order_and_in_any_launches(seed: int) -> None:
+    through_l2 = launched(SMALL, TWO_TEAMS, 3)
+    for parts in ((3,), (1, 2)):
+        through_clusters = launched(SMALL, CLUSTERS, *parts, seed=seed)
+        for name in ("weights", "last_copies", "biases", "loss", "position"):
+            np.testing.assert_array_equal(through_clusters[name], through_l2[name])
+
+
+@pytest.mark.parametrize(("tunables", "blocks"), [(TWO_TEAMS, 1), (CLUSTERS, 2)], ids=["l2", "cluster"])
+def test_a_grid_with_blocks_missing_ends_and_says_so(tunables: dict[str, int], blocks: int) -> None:
+    chosen = config(**tunables)
     arguments = KERNEL.arguments(SMALL, chosen, np.random.default_rng(0))
-    module = emulation.build(KERNEL.source, KERNEL.name, {**KERNEL.defines(SMALL, chosen), "SPIN_LIMIT": 200})
+    limits = {"SPIN_LIMIT": 200, "CYCLE_LIMIT": 10_000_000}
+    module = emulation.build(KERNEL.source, KERNEL.name, {**KERNEL.defines(SMALL, chosen), **limits})
     values = [
         emulation.Buffer(item.data, name=item.name) if isinstance(item, Array) else item.value for item in arguments
     ]
-    launch = KERNEL.launch(SMALL, chosen)
-    module.launch(type(launch)((1, 1, 1), launch.block, launch.shared_bytes, cooperative=True), values)
+    launch = replace(KERNEL.launch(SMALL, chosen), grid=(blocks, 1, 1))
+    module.launch(launch, values, seed=1)  # with messages that land at once: a launch that fails leaves some unread
     assert values[-1].array[0] == 1
 
 

@@ -89,6 +89,9 @@ def case(kernel: str) -> Case:
         case "missing_wait":
             rows = numbers.reshape(64, 4)
             return Case((x, filled(256)), 1, rows[np.arange(64) ^ 1].ravel(), block(64, shared=1024))
+        case "cluster_message":
+            expected = np.roll(numbers[:128], 64)
+            return Case((x, filled(128)), 1, expected, Launch((2, 1, 1), (64, 1, 1), 264, cluster=2))
         case "grid_sync":
             expected = numbers + np.roll(numbers, -64)
             return Case((x, filled(256), filled(256)), 2, expected, block(64, 4, cooperative=True))
@@ -156,6 +159,22 @@ def test_nothing_is_reported_where_nothing_is_wrong(kernel: str) -> None:
         ("missing_wait", 2, "wrong"),
         ("grid_sync", 2, "grid-sync"),
         ("grid_sync", 3, "deadlock"),
+        ("cluster_message", 1, "memory-barrier"),
+        ("cluster_message", 3, "memory-barrier"),
+        ("cluster_message", 4, "memory-barrier"),
+        ("cluster_message", 5, "cluster-barrier"),
+        ("cluster_message", 7, "exit-before-barrier"),
+        ("cluster_message", 10, "exited-block"),
+        ("cluster_message", 11, "memory-barrier"),
+        ("cluster_message", 12, "memory-barrier"),
+        ("cluster_message", 13, "out-of-bounds"),
+        ("cluster_message", 14, "out-of-bounds"),
+        ("cluster_message", 15, "deadlock"),
+        ("cluster_message", 16, "memory-barrier"),
+        ("cluster_message", 17, "memory-barrier"),
+        ("cluster_message", 18, "memory-barrier"),
+        ("cluster_message", 20, "divergent-warp"),
+        ("cluster_message", 21, "memory-barrier"),
     ],
 )
 @pytest.mark.parametrize("seed", [0, 1, 5])
@@ -180,6 +199,8 @@ def test_the_plain_build_catches(kernel: str, fault: int, kind: str, seed: int) 
         ("missing_fence", 1, "race"),
         ("missing_fence", 2, "race"),
         ("grid_sync", 1, "race"),
+        ("cluster_message", 2, "race"),
+        ("cluster_message", 19, "race"),
     ],
 )
 def test_the_checked_build_catches(kernel: str, fault: int, kind: str) -> None:
@@ -187,6 +208,24 @@ def test_the_checked_build_catches(kernel: str, fault: int, kind: str) -> None:
     # race, the other as a read of what nobody has written yet.
     found = run(kernel, fault, checked=True, seed=0) + run(kernel, fault, checked=True, seed=1)
     assert kind in found
+
+
+@pytest.mark.parametrize("fault", [2, 6])
+@pytest.mark.parametrize("seed", [0, 1, 5])
+def test_rounds_of_messages_that_run_into_each_other_are_found_out(fault: int, seed: int) -> None:
+    assert run("cluster_message", fault, seed=seed, time_limit=1.0) != []
+
+
+def test_a_message_that_nobody_waits_for_is_reported() -> None:
+    assert run("cluster_message", 9) == ["exited-block"]
+
+
+@pytest.mark.parametrize(("blocks", "cluster"), [(3, 2), (32, 32), (2, 0)])
+def test_an_impossible_cluster_is_reported(blocks: int, cluster: int) -> None:
+    what = case("cluster_message")
+    module = emulation.build(FAULTS / "cluster_message.cu", "cluster_message", {"FAULT": 0})
+    with pytest.raises(EmulationFault, match=r"^launch: clusters of"):
+        module.launch(Launch((blocks, 1, 1), (64, 1, 1), 264, cluster=cluster), what.arguments)
 
 
 @pytest.mark.parametrize("fault", [1, 2, 3])

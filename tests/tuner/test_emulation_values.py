@@ -194,3 +194,18 @@ def test_blocks_alive_at_once_keep_their_own_static_shared_memory(threads: int) 
     out = Buffer((5, 32), np.int32)
     build("static_shared").launch(Launch((5, 1, 1), (32, 1, 1), cooperative=True), [out], threads=threads)
     assert_array_equal(out.array, np.repeat(np.arange(5) * 20, 32).reshape(5, 32))
+
+
+@pytest.mark.parametrize("cooperative", [False, True])
+@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("checked", [False, True])
+def test_blocks_of_a_cluster_send_each_other_words(cooperative: bool, size: int, checked: bool) -> None:
+    x = np.arange(8 * 48, dtype=np.float32).reshape(8, 48)
+    expected = np.roll(x.reshape(8 // size, size, 48), 5, axis=1).reshape(8, 48)
+    launch = Launch((8, 1, 1), (48, 1, 1), 49 * 8, cooperative, cluster=size)
+    module = build("cluster_ring", checked)
+    for seed in range(4):
+        out = Buffer((8, 48, 2), np.float32)
+        module.launch(launch, [Buffer(x), out, np.int32(5), np.int32(size)], seed=seed)
+        assert_array_equal(out.array[..., 0], expected)
+        assert_array_equal(out.array[..., 1], 5)

@@ -10,7 +10,9 @@ runtime/ for how. Mistakes that a GPU forgives or answers with garbage are repor
 What a kernel has to do for it:
 - be a plain function, `extern "C" __global__ void name(...)`; macros make its variants;
 - declare dynamic shared memory by `MNT_DYNAMIC_SHARED(name);` (for nvcc: `extern __shared__ unsigned char name[]`);
-- guard what is not emulated by `__CUDA_ARCH__` and give a plain form: inline PTX, clusters, TMA;
+- guard what is not emulated by `__CUDA_ARCH__` and give a plain form: inline PTX, TMA, `cluster_group`;
+- call a stand-in where `__MNT_EMULATION__` is defined, if there is one: mnt_warp_matrix.h, and mnt_cluster.h for
+  messages within a cluster (st.async, memory barriers);
 - in a loop that waits for another thread, give it a turn: `__nanosleep`, an atomic and `__ldcg` do, a bare volatile
   load does not (`mnt_emulation_yield()` where `__MNT_EMULATION__` is defined).
 """

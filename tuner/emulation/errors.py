@@ -14,7 +14,7 @@ class EmulationFault(Exception):  # noqa: N818  (it is the kernel's fault, not a
 
     `reports` has one line per fault, each beginning with its kind and a colon: race, uninitialised, poison,
     out-of-bounds, misaligned, null-pointer, divergent-barrier, exit-before-barrier, divergent-warp, grid-sync,
-    deadlock, timeout, trap, stack-overflow, launch, argument.
+    cluster-barrier, memory-barrier, exited-block, deadlock, timeout, trap, stack-overflow, launch, argument.
     """
 
     def __init__(self, reports: Sequence[str]) -> None:

@@ -35,6 +35,7 @@ class LaunchRequest(ctypes.Structure):
         ("seed", ctypes.c_int32),
         ("precise", ctypes.c_int32),
         ("checked", ctypes.c_int32),
+        ("cluster", ctypes.c_int32),
     ]
 
 

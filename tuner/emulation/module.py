@@ -58,7 +58,8 @@ class Module:
         """Run one launch to its end.
 
         Args:
-            launch: grid, block, dynamic shared memory; a cooperative one keeps all blocks alive at once.
+            launch: grid, block, dynamic shared memory, blocks of a cluster; a cooperative one keeps all blocks alive at
+                once.
             args: a `Buffer` or None for each pointer, a NumPy scalar of the parameter's own type for anything else.
             threads: OS threads to spread the blocks over (a checked module uses one).
             seed: order in which threads and blocks run: 0 in order, 1 in reverse, any other at random.
@@ -97,6 +98,7 @@ class Module:
             seed=seed,
             precise=precise,
             checked=self.checked,
+            cluster=launch.cluster,
         )
         reference = ctypes.byref(request)
         kept = (values, pointers, request, list(args))

@@ -43,6 +43,7 @@ void start_fiber(Fiber& fiber, Block& block, unsigned rank) {
     fiber.line = 0;
     fiber.copies.clear();
     fiber.copy_group = 0;
+    fiber.cluster_arrivals = fiber.cluster_waits = 0;
     if (current_launch->checked) {
         fiber.acquired.clear();
         fiber.fenced.clear();
@@ -86,6 +87,7 @@ Worker::~Worker() {
         if (block->shared_mapping) munmap(block->shared_mapping, block->shared_mapping_bytes);
         delete block;
     }
+    for (Cluster* cluster : clusters) delete cluster;
 }
 
 void start_block(Block& block, uint32_t id) {
@@ -95,7 +97,8 @@ void start_block(Block& block, uint32_t id) {
     block.size = launch.block;
     block.grid = launch.grid;
     block.threads = static_cast<int>(launch.block.x * launch.block.y * launch.block.z);
-    block.arrived = block.exited = block.at_grid_barrier = 0;
+    block.arrived = block.exited = block.at_grid_barrier = block.at_cluster_barrier = 0;
+    block.memory_barriers.clear();
     block.started = false;
     block.barrier_true = 0;
     block.warp_queue.clear();

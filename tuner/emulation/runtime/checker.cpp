@@ -1,21 +1,11 @@
-// The race and initialisation checker; see checker.h.
-//
-// Order is kept by one counter, `now`, which every synchronisation advances. An access happened before the running
-// thread's if it is older than
-//   - the launch's start or the last grid barrier;
-//   - the last __syncthreads of its block, for a thread of the same block;
-//   - the last __syncwarp, for a thread of the same warp;
-//   - what its thread has published and the running one has acquired: a __threadfence followed by an atomic (or a
-//     volatile or cache-global store) publishes; an atomic (or such a load) of the same address acquires, and the next
-//     __syncthreads hands that to the whole block.
-// Random schedules alone do not find all races; this finds every one between accesses that the launch makes.
+// The race and initialisation checker: the shadow of memory; see checker.h, and order.h for what orders accesses.
 #include "checker.h"
 
 #include <stdio.h>
 
 #include <algorithm>
-#include <unordered_map>
 
+#include "order.h"
 #include "report.h"
 #include "scheduler.h"
 
@@ -26,36 +16,6 @@ namespace {
 constexpr uint8_t kManyThreads = 4, kManyWarps = 8;
 // A cell that counts as written before the launch.
 constexpr uint32_t kWrittenBefore = 1;
-
-uint32_t now = 2, ordered_before = 2;
-std::unordered_map<uintptr_t, View> published;  // by the address of the atomic
-
-void merge(View& into, const View& from) {
-    for (const auto& [block, theirs] : from) {
-        Published& ours = into[block];
-        ours.block_time = std::max(ours.block_time, theirs.block_time);
-        for (const auto& [thread, time] : theirs.thread_time) {
-            uint32_t& known = ours.thread_time[thread];
-            known = std::max(known, time);
-        }
-    }
-}
-
-bool view_covers(const View& view, uint32_t time, uint32_t block, unsigned thread) {
-    const auto found = view.find(block);
-    if (found == view.end()) return false;
-    if (time < found->second.block_time) return true;
-    const auto of_thread = found->second.thread_time.find(thread);
-    return of_thread != found->second.thread_time.end() && time < of_thread->second;
-}
-
-bool happened_before(const Fiber& fiber, uint32_t time, uint32_t block, unsigned thread) {
-    if (time < ordered_before) return true;
-    const Block& own = *fiber.owner();
-    if (block == own.id && time < own.last_barrier) return true;
-    if (block == own.id && thread / 32 == fiber.warp && time < own.warps[fiber.warp].last_sync) return true;
-    return view_covers(fiber.acquired, time, block, thread) || view_covers(own.view, time, block, thread);
-}
 
 // The memory that an access goes to.
 struct Target {
@@ -116,6 +76,13 @@ bool find_target(Fiber& fiber, uintptr_t address, size_t bytes, Access access, c
 
 void report_race(const Fiber& fiber, Access access, const Target& target, size_t byte, const char* before,
                  unsigned thread, uint32_t block, const Site& site) {
+    if (block & kMessages) {
+        report("race", Severity::goes_on,
+               "%s of %s byte %zu by thread %u of block %u, %s by a message whose memory barrier it has not waited "
+               "for, %s",
+               verb(access), target.what.c_str(), byte, fiber.rank, fiber.owner()->id, before, site.text().c_str());
+        return;
+    }
     report("race", Severity::goes_on,
            "%s of %s byte %zu by thread %u of block %u, %s by thread %u of block %u, nothing orders them, %s",
            verb(access), target.what.c_str(), byte, fiber.rank, fiber.owner()->id, before, thread, block,
@@ -171,6 +138,9 @@ void note_read(const Fiber& fiber, ShadowCell& cell, uint8_t kind) {
     cell.read = {now, block.id, static_cast<uint16_t>(fiber.rank), static_cast<uint8_t>(kind | many)};
 }
 
+// Of a message that has not landed: nothing happens after it.
+constexpr uint32_t kUnderWay = UINT32_MAX;
+
 void note_write(const Fiber& fiber, ShadowCell& cell, uint8_t kind) {
     cell.write_time = now;
     cell.write_block = fiber.owner()->id;
@@ -182,8 +152,7 @@ void note_write(const Fiber& fiber, ShadowCell& cell, uint8_t kind) {
 }  // namespace
 
 void checker_start_launch() {
-    ordered_before = ++now;
-    published.clear();
+    order_all();
     for_each_buffer([](Buffer& buffer) {
         buffer.shadow.resize(buffer.bytes / 2 + 1);
         if (buffer.initialised) return;
@@ -204,33 +173,6 @@ void checker_start_block(Block& block) {
     block.fenced_barrier = 0;
     block.fence_since_barrier = block.any_acquired = false;
     block.view.clear();
-}
-
-void checker_block_barrier(Block& block) {
-    block.last_barrier = ++now;
-    if (block.fence_since_barrier) block.fenced_barrier = block.last_barrier;
-    block.fence_since_barrier = false;
-    if (!block.any_acquired) return;
-    for (Fiber* fiber : block.fibers) {
-        merge(block.view, fiber->acquired);
-        fiber->acquired.clear();
-    }
-    block.any_acquired = false;
-}
-
-void checker_warp_barrier(Block& block, unsigned warp, unsigned lanes) {
-    block.warps[warp].last_sync = ++now;
-    if (!block.any_acquired) return;
-    View all;
-    for (unsigned lane = 0; lane < 32; ++lane)
-        if (lanes >> lane & 1) merge(all, block.fibers[warp * 32 + lane]->acquired);
-    for (unsigned lane = 0; lane < 32; ++lane)
-        if (lanes >> lane & 1) block.fibers[warp * 32 + lane]->acquired = all;
-}
-
-void checker_grid_barrier() {
-    ordered_before = ++now;
-    published.clear();
 }
 
 void checker_access(const void* pointer, size_t bytes, Access access, uint8_t kind, const char* file, int line,
@@ -270,33 +212,28 @@ void checker_access(const void* pointer, size_t bytes, Access access, uint8_t ki
     }
 }
 
-void checker_fence(Fiber& fiber) {
-    Block& block = *fiber.owner();
-    merge(fiber.fenced, block.view);
-    merge(fiber.fenced, fiber.acquired);
-    Published& own = fiber.fenced[block.id];
-    own.block_time = block.last_barrier;
-    own.thread_time[fiber.rank] = ++now;
-    block.fence_since_barrier = true;
-}
-
-void checker_publish(Fiber& fiber, uintptr_t address) {
-    Block& block = *fiber.owner();
-    if (fiber.fenced.empty() && block.fenced_barrier == 0) return;
-    View& view = published[address];
-    merge(view, fiber.fenced);
-    if (block.fenced_barrier) {
-        merge(view, block.view);
-        Published& own = view[block.id];
-        own.block_time = std::max(own.block_time, block.fenced_barrier);
+void checker_message_sent(Fiber& sender, Block& block, MemoryBarrier& barrier, size_t offset, size_t bytes) {
+    const Site site{sender.file, sender.line, 0};
+    const Target target{block.shared_shadow.data(), offset, "shared memory of block " + std::to_string(block.id)};
+    for (size_t i = offset / 2; i < (offset + bytes) / 2; ++i) {
+        ShadowCell& cell = target.cells[i];
+        if (races_with_write(sender, cell, Access::write, Plain))
+            report_race(sender, Access::write, target, 2 * i, "written", cell.write_thread, cell.write_block, site);
+        else
+            for (const ShadowRead& read : {cell.read, cell.elsewhere})
+                if (write_races_with_read(sender, read, Plain))
+                    report_race(sender, Access::write, target, 2 * i, "read", read.thread, read.block, site);
+        cell = {kUnderWay, kMessages | barrier.id, 0, Plain, {}, {}};
     }
+    if (has_fenced(sender)) publish_into(barrier.gathered, sender);
 }
 
-void checker_acquire(Fiber& fiber, uintptr_t address) {
-    const auto found = published.find(address);
-    if (found == published.end()) return;
-    merge(fiber.acquired, found->second);
-    fiber.owner()->any_acquired = true;
+void checker_message_landed(Block& block, const MemoryBarrier& barrier, const Message& message) {
+    ++now;
+    for (size_t i = message.offset / 2; i < (message.offset + message.bytes) / 2; ++i) {
+        ShadowCell& cell = block.shared_shadow[i];
+        if (cell.write_time == kUnderWay && cell.write_block == (kMessages | barrier.id)) cell.write_time = now;
+    }
 }
 
 }  // namespace emulation

@@ -11,6 +11,7 @@
 
 #include "blocks.h"
 #include "checker.h"
+#include "cluster.h"
 #include "faults.h"
 #include "memory.h"
 #include "report.h"
@@ -21,7 +22,7 @@
 namespace emulation {
 namespace {
 
-constexpr uint32_t kMaxBlockThreads = 1024;
+constexpr uint32_t kMaxBlockThreads = 1024, kMaxClusterBlocks = 16;
 
 std::mutex one_launch_at_a_time;
 
@@ -84,19 +85,39 @@ Block& nth_block(Worker& worker, size_t n) {
     return *worker.blocks[n];
 }
 
-// Block after block, as workers become free.
+// The nth cluster of this worker, whose blocks begin at place `first` of the launch's order.
+Cluster& start_cluster(Worker& worker, size_t n, uint32_t first) {
+    const Launch& launch = *current_launch;
+    while (worker.clusters.size() <= n) worker.clusters.push_back(new Cluster());
+    Cluster& cluster = *worker.clusters[n];
+    cluster.blocks.assign(launch.cluster, nullptr);
+    for (uint32_t i = 0; i < launch.cluster; ++i) {
+        Block& block = nth_block(worker, n * launch.cluster + i);
+        start_block(block, launch.order[first + i]);
+        cluster.blocks[block.id % launch.cluster] = &block;
+    }
+    reset_cluster(cluster);
+    return cluster;
+}
+
+// Block after block, or cluster after cluster, as workers become free.
 void work_independently(int index) {
     Worker& worker = prepare_worker(index);
     Launch& launch = *current_launch;
-    Block& block = nth_block(worker, 0);
     while (!launch.aborting) {
         const uint32_t next = launch.next++;
-        if (next >= launch.blocks) break;
+        if (next >= launch.clusters) break;
         worker.fibers_used = 0;
-        start_block(block, launch.order[next]);
+        Cluster& cluster = start_cluster(worker, 0, next * launch.cluster);
         while (!launch.aborting) {
-            run_block(block);
-            if (block.finished()) break;
+            bool finished = true;
+            for (uint32_t i = 0; i < launch.cluster && !launch.aborting; ++i) {
+                Block& block = *worker.blocks[i];
+                if (!block.finished()) run_block(block);
+                finished &= block.finished();
+            }
+            if (finished) break;
+            report_if_stuck(cluster);
             sched_yield();  // all that can run only spin: another worker's block may be what they wait for
         }
     }
@@ -141,12 +162,11 @@ bool pass_grid_barrier(int waiting, int finished) {
 void work_cooperatively(int index) {
     Worker& worker = prepare_worker(index);
     Launch& launch = *current_launch;
-    std::vector<Block*> mine;
-    for (uint32_t i = static_cast<uint32_t>(index); i < launch.blocks; i += static_cast<uint32_t>(launch.workers)) {
-        Block& block = nth_block(worker, mine.size());
-        start_block(block, launch.order[i]);
-        mine.push_back(&block);
-    }
+    size_t clusters = 0;
+    for (uint32_t i = static_cast<uint32_t>(index); i < launch.clusters; i += static_cast<uint32_t>(launch.workers))
+        start_cluster(worker, clusters++, i * launch.cluster);
+    const std::vector<Block*> mine(worker.blocks.begin(),
+                                   worker.blocks.begin() + static_cast<ptrdiff_t>(clusters * launch.cluster));
     for (;;) {
         int waiting = 0, finished = 0;
         for (Block* block : mine) {
@@ -158,6 +178,7 @@ void work_cooperatively(int index) {
                 ++waiting;
         }
         if (!launch.aborting && static_cast<size_t>(waiting + finished) < mine.size()) {
+            for (size_t i = 0; i < clusters; ++i) report_if_stuck(*worker.clusters[i]);
             sched_yield();
             continue;
         }
@@ -169,18 +190,26 @@ void work_cooperatively(int index) {
     }
 }
 
-// Seed 0 runs blocks in order, 1 in reverse, any other in an order of its own.
+// Seed 0 runs blocks in order, 1 in reverse, any other in an order of its own, cluster by cluster.
 void order_blocks(Launch& launch) {
-    launch.order.resize(launch.blocks);
-    for (uint32_t i = 0; i < launch.blocks; ++i) launch.order[i] = launch.seed == 1 ? launch.blocks - 1 - i : i;
+    std::vector<uint32_t>& order = launch.order;
+    order.resize(launch.blocks);
+    for (uint32_t i = 0; i < launch.blocks; ++i) order[i] = launch.seed == 1 ? launch.blocks - 1 - i : i;
     if (launch.seed < 2) return;
     uint64_t random = static_cast<uint64_t>(launch.seed) * 0x9e3779b97f4a7c15ull + 1;
-    for (uint32_t i = launch.blocks; i > 1; --i) {
+    const auto below = [&](uint32_t count) {
         random ^= random << 13;
         random ^= random >> 7;
         random ^= random << 17;
-        std::swap(launch.order[i - 1], launch.order[random % i]);
+        return random % count;
+    };
+    const uint32_t size = launch.cluster;
+    for (uint32_t i = launch.clusters; i > 1; --i) {
+        const uint64_t other = below(i);
+        for (uint32_t k = 0; k < size; ++k) std::swap(order[(i - 1) * size + k], order[other * size + k]);
     }
+    for (uint32_t first = 0; first < launch.blocks && size > 1; first += size)
+        for (uint32_t i = size; i > 1; --i) std::swap(order[first + i - 1], order[first + below(i)]);
 }
 
 bool allowed(const Launch& launch) {
@@ -195,13 +224,18 @@ bool allowed(const Launch& launch) {
         report("launch", Severity::ends_launch, "%llu bytes of shared memory (no GPU offers more than %llu)",
                static_cast<unsigned long long>(launch.request->shared_bytes),
                static_cast<unsigned long long>(kMaxSharedBytes));
+    if (launch.cluster < 1 || launch.cluster > kMaxClusterBlocks || launch.grid.x % launch.cluster)
+        report("launch", Severity::ends_launch,
+               "clusters of %u blocks in a grid of %u (1 to %u, which divide it, are allowed)", launch.cluster,
+               launch.grid.x, kMaxClusterBlocks);
     return !launch.aborting;
 }
 
 void run(Launch& launch) {
     launch.blocks = launch.grid.x * launch.grid.y * launch.grid.z;
+    launch.clusters = launch.blocks / launch.cluster;
     launch.workers =
-        launch.checked ? 1 : std::max(1, std::min(launch.request->threads, static_cast<int>(launch.blocks)));
+        launch.checked ? 1 : std::max(1, std::min(launch.request->threads, static_cast<int>(launch.clusters)));
     order_blocks(launch);
     if (launch.checked) checker_start_launch();
     register_worker_thread(0);
@@ -236,6 +270,7 @@ extern "C" int mnt_emulation_launch(LaunchRequest* request) {
     launch.module = request->module;
     launch.grid = dim3(request->grid[0], request->grid[1], request->grid[2]);
     launch.block = dim3(request->block[0], request->block[1], request->block[2]);
+    launch.cluster = static_cast<uint32_t>(request->cluster);
     launch.seed = request->seed;
     launch.cooperative = request->cooperative;
     launch.precise = request->precise;

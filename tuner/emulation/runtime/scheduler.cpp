@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "blocks.h"
+#include "cluster.h"
 #include "report.h"
 
 extern "C" {
@@ -85,6 +86,7 @@ void run_fiber() {
     block.exited++;
     block.warps[fiber.warp].exited |= 1u << fiber.lane;
     if (block.arrived) complete_barrier_if_all_arrived(block);
+    leave_cluster(fiber);
     switch_to(fiber.context, next_ready(block));
     abort();  // an ended fiber is never continued
 }
@@ -129,7 +131,7 @@ void run_block(Block& block) {
     if (static_bytes) {
         if (!block.started)
             memset(worker.static_shared, 0xff, static_bytes);
-        else if (current_launch->cooperative)
+        else if (current_launch->alternates())
             memcpy(worker.static_shared, block.static_shared_copy.data(), static_bytes);
     }
     block.started = true;
@@ -145,20 +147,25 @@ void run_block(Block& block) {
                current_launch->request->time_limit_s, block.id, describe_waiting(block).c_str());
     if (current_launch->aborting) return;
 
-    if (block.yielded.empty() && block.exited + block.at_grid_barrier < block.threads) {
+    // Who waits for the cluster may yet be released by another of its blocks; see report_if_stuck(Cluster).
+    if (block.yielded.empty() && !block.at_cluster_barrier && block.exited + block.at_grid_barrier < block.threads) {
         report_stuck(block);
     } else if (block.at_grid_barrier && block.exited) {
         report("grid-sync", Severity::ends_launch, "block %u: %d threads wait for the grid, but %d have exited",
                block.id, block.at_grid_barrier, block.exited);
     }
-    if (block.finished()) check_shared_edges(block);
-    if (static_bytes && current_launch->cooperative && !block.finished())
+    if (block.finished()) {
+        check_shared_edges(block);
+        check_messages(block);
+    }
+    if (static_bytes && current_launch->alternates() && !block.finished())
         block.static_shared_copy.assign(worker.static_shared, worker.static_shared + static_bytes);
 }
 
 const char* collective_name(int collective) {
     static const char* const names[] = {"a shuffle", "__syncwarp",       "a vote",
-                                        "mma_sync",  "load_matrix_sync", "store_matrix_sync"};
+                                        "mma_sync",  "load_matrix_sync", "store_matrix_sync",
+                                        "a cluster barrier"};
     return names[collective];
 }
 
@@ -176,6 +183,9 @@ std::string describe_waiting(const Block& block) {
                 break;
             case State::at_barrier:
                 where = "wait at __syncthreads " + position(fiber->file, fiber->line);
+                break;
+            case State::at_cluster_barrier:
+                where = "wait for the cluster at " + position(fiber->file, fiber->line);
                 break;
             case State::at_grid_barrier:
                 where = "wait for the grid at " + position(fiber->file, fiber->line);

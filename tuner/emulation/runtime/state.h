@@ -1,13 +1,15 @@
 // The data of a running launch, shared by all parts of the runtime: fibers, warps, blocks, workers, the launch.
 //
 // A CUDA thread is a fiber. A block's fibers live on one worker (an OS thread) and run one at a time until they wait.
-// An ordinary launch takes block after block; a cooperative one keeps all blocks alive and alternates between them.
+// An ordinary launch takes block after block (or cluster after cluster); a cooperative one keeps all blocks alive and
+// alternates between them.
 #pragma once
 
 #include <stdint.h>
 #include <string.h>
 
 #include <atomic>
+#include <deque>
 #include <map>
 #include <string>
 #include <vector>
@@ -18,7 +20,16 @@
 
 namespace emulation {
 
-enum class State : uint8_t { ready, running, at_collective, at_barrier, at_grid_barrier, yielded, done };
+enum class State : uint8_t {
+    ready,
+    running,
+    at_collective,
+    at_barrier,
+    at_cluster_barrier,
+    at_grid_barrier,
+    yielded,
+    done
+};
 
 // ---- what the race checker knows (checker.cpp); times come from one counter that every synchronisation advances
 
@@ -52,7 +63,33 @@ struct AsyncCopy {
     int group;
 };
 
+// st.async: data on their way to a place in the shared memory of the block whose memory barrier counts them.
+struct Message {
+    size_t offset, bytes;
+    char data[8];
+};
+
+struct Fiber;
+// An mbarrier. A phase ends when nobody has still to arrive and as many bytes have landed as were expected.
+struct MemoryBarrier {
+    uint32_t id;  // among those of the launch
+    size_t offset;
+    const Fiber* maker;
+    bool fenced;              // fence.mbarrier_init by its maker
+    uint32_t published;       // phases of the cluster's barrier after which others may use it; 0: not yet
+    uint32_t count, pending;  // arrivals of a phase, and those still to come
+    int64_t bytes_due;        // expected, less what has landed
+    uint32_t phase;
+    bool observed;  // somebody has seen the end of the last phase
+    std::deque<Message> under_way;
+    size_t bytes_under_way;
+    // Race checker: when the last phase ended, what its end makes visible, and what the next one's will.
+    uint32_t ended;
+    View visible, gathered;
+};
+
 struct Block;
+struct Cluster;
 struct Fiber : MntThread {
     Context context;
     State state;
@@ -66,6 +103,7 @@ struct Fiber : MntThread {
     void* lane_data;
     std::vector<AsyncCopy> copies;
     int copy_group;
+    uint32_t cluster_arrivals, cluster_waits;
     View acquired, fenced;
 
     Block* owner() const;
@@ -81,7 +119,7 @@ struct Warp {
 
 struct Block : MntBlock {
     uint32_t id;
-    int threads, arrived, exited, at_grid_barrier;
+    int threads, arrived, exited, at_grid_barrier, at_cluster_barrier;
     bool started;
     std::vector<Fiber*> fibers;
     std::vector<Warp> warps;
@@ -99,6 +137,8 @@ struct Block : MntBlock {
     char* shared_mapping;
     size_t shared_mapping_bytes;
     std::vector<char> static_shared_copy;
+    Cluster* cluster;
+    std::map<size_t, MemoryBarrier> memory_barriers;  // by offset in dynamic shared memory
     // Race checker.
     std::vector<ShadowCell> shared_shadow, static_shadow;
     uint32_t last_barrier, fenced_barrier;
@@ -106,6 +146,18 @@ struct Block : MntBlock {
     View view;
 
     bool finished() const { return exited == threads; }
+};
+
+// Consecutive blocks that run together, on one worker, and use each other's shared memory.
+struct Cluster {
+    std::vector<Block*> blocks;  // by rank
+    int threads;
+    uint32_t phase;  // of its barrier: how often all have met
+    int arrived, exited, exited_after_arriving;
+    // Race checker, by phase modulo 3 (threads that have yet to wait for a phase, and threads a phase ahead): when each
+    // thread arrived, the first one of each block, and what else all had seen by then.
+    std::vector<uint32_t> arrival[3], first_arrival[3];
+    View seen[3];
 };
 
 inline Block* Fiber::owner() const { return static_cast<Block*>(block); }
@@ -131,19 +183,21 @@ struct LaunchRequest {
     double time_limit_s;
     char* reports;  // out: one per line, to be freed with mnt_emulation_free_text; null where all went well
     uint32_t grid[3], block[3];
-    int32_t cooperative, threads, seed, precise, checked;
+    int32_t cooperative, threads, seed, precise, checked, cluster;
 };
 
 struct Launch {
     const LaunchRequest* request;
     Module* module;
     dim3 grid, block;
-    uint32_t blocks;
+    uint32_t blocks, cluster, clusters;
     int workers, seed;
     bool cooperative, precise, checked;
-    std::vector<uint32_t> order;
-    std::atomic<uint32_t> next{0};
+    std::vector<uint32_t> order;  // of blocks, cluster by cluster
+    std::atomic<uint32_t> next{0}, memory_barriers{0};
     std::atomic<bool> aborting{false}, timed_out{false};
+
+    bool alternates() const { return cooperative || cluster > 1; }
 };
 
 struct Worker {
@@ -154,6 +208,7 @@ struct Worker {
     std::vector<Fiber*> fibers;
     size_t fibers_used;
     std::vector<Block*> blocks;
+    std::vector<Cluster*> clusters;
     char* static_shared;
 
     ~Worker();

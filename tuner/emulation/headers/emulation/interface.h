@@ -17,6 +17,8 @@
 #define __forceinline__ inline __attribute__((always_inline))
 #define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
+// The launch says how many consecutive blocks are a cluster.
+#define __cluster_dims__(...)
 #define __align__(n) __attribute__((aligned(n)))
 #define __grid_constant__
 // Static shared memory: one copy per OS thread, which runs one block at a time (a cooperative launch swaps the copies).
@@ -52,7 +54,15 @@ struct MntThread {
     MntBlock* block;
 };
 
-enum MntCollective { MNT_SHUFFLE, MNT_SYNCWARP, MNT_VOTE, MNT_MMA, MNT_FRAGMENT_LOAD, MNT_FRAGMENT_STORE };
+enum MntCollective {
+    MNT_SHUFFLE,
+    MNT_SYNCWARP,
+    MNT_VOTE,
+    MNT_MMA,
+    MNT_FRAGMENT_LOAD,
+    MNT_FRAGMENT_STORE,
+    MNT_CLUSTER_BARRIER
+};
 enum MntReduction { MNT_REDUCE_NONE, MNT_REDUCE_COUNT, MNT_REDUCE_AND, MNT_REDUCE_OR };
 
 // A fragment's view of memory: `size` elements in runs of `inner` contiguous ones, runs `leading` elements apart. A
@@ -88,6 +98,17 @@ void mnt_emulation_fragment_store(const void* x, void* memory, unsigned leading,
 void mnt_emulation_copy_async(void* to, const void* from, size_t bytes, size_t zero_fill, const char* file, int line);
 void mnt_emulation_copy_commit();
 void mnt_emulation_copy_wait(int groups_left);
+// Clusters; mnt_cluster.h says what each of these is.
+unsigned mnt_emulation_shared_address(const void* pointer, const char* file, int line);
+unsigned mnt_emulation_map_shared(unsigned address, unsigned rank, const char* file, int line);
+void mnt_emulation_store_async(unsigned place, unsigned barrier, const void* data, int bytes, const char* file,
+                               int line);
+void mnt_emulation_make_barrier(unsigned barrier, unsigned count, const char* file, int line);
+void mnt_emulation_publish_barriers();
+void mnt_emulation_expect(unsigned barrier, unsigned bytes, const char* file, int line);
+bool mnt_emulation_has_completed(unsigned barrier, unsigned parity, const char* file, int line);
+void mnt_emulation_cluster_arrive(const char* file, int line);
+void mnt_emulation_cluster_wait(const char* file, int line);
 void mnt_emulation_trap(const char* what, const char* file, int line) __attribute__((noreturn));
 long long mnt_emulation_clock();
 
