@@ -45,7 +45,7 @@
 // Parameters: exchange, sums: words of 8 bytes, any content but the numbers of steps to come; written: likewise, a word a block;
 //             bias_steps: workspace; position: steps made so far, moved by `steps`; loss[(position + t) % slots]: mean loss.
 // PROFILE:    cycles per step of block 0's first thread in each part of a step are left in `loss` instead (see MARK; the parts'
-//             names are PARTS in mlp_streaming.py).
+//             names are `parts` in mlp_streaming.py).
 #include "persistent.cuh"
 
 #ifndef BATCH
