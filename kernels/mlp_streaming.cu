@@ -172,6 +172,18 @@ __device__ __forceinline__ uint2 operand_of(const Master& master, int n) {
     return make_uint2(pack(master[2 * n], master[2 * n + 1]), pack(master[4 + 2 * n], master[5 + 2 * n]));
 }
 
+// first[0] + first[stride] + ..., Count of them, in this order.
+template <int Count> __device__ __forceinline__ float2 sum_in_order(const float2* first, int stride) {
+    float2 sum = make_float2(0.0f, 0.0f);
+#pragma unroll
+    for (int k = 0; k < Count; ++k) {
+        const float2 v = first[k * stride];
+        sum.x += v.x;
+        sum.y += v.y;
+    }
+    return sum;
+}
+
 // Two weights, less what is to be subtracted.
 __device__ __forceinline__ void subtract(unsigned& high, unsigned& low, float x, float y) {
     const float2 h = __half22float2(*reinterpret_cast<const half2*>(&high)), l = __half22float2(*reinterpret_cast<const half2*>(&low));
@@ -358,16 +370,7 @@ mlp_streaming(const half* __restrict__ images, const unsigned char* __restrict__
 #if THROUGH_CLUSTER
         late = late || !await(inbox, collected & 1);
         __syncwarp();
-        for (int i = tid; i < COUNT; i += THREADS) {
-            float2 sum = make_float2(0.0f, 0.0f);
-#pragma unroll
-            for (int k = 0; k < GRID_K; ++k) {
-                const float2 v = received[k * COUNT + i];
-                sum.x += v.x;
-                sum.y += v.y;
-            }
-            use(i, sum);
-        }
+        for (int i = tid; i < COUNT; i += THREADS) use(i, sum_in_order<GRID_K>(received + i, COUNT));
         ++collected;
         if (clerk && !late) expect(inbox, next_bytes);
         cluster_arrive();
@@ -402,7 +405,8 @@ mlp_streaming(const half* __restrict__ images, const unsigned char* __restrict__
             const int i = own_pair / PAIRS_TOGETHER * (ROWS * PAIRS_TOGETHER) + row * PAIRS_TOGETHER + own_pair % PAIRS_TOGETHER;
             if (ROUNDS > 1 && i / IN_ROUND != round) return;
 #if THROUGH_CLUSTER
-            send_pair(shared_address(received + rank * IN_ROUND + i - round * IN_ROUND), inbox, owner, s);
+            // A barrier whose clerk has given up counts no more: nobody who is late may go on filling it.
+            if (!late) send_pair(shared_address(received + rank * IN_ROUND + i - round * IN_ROUND), inbox, owner, s);
 #else
             put_pair(sums_at(t, which, team * GRID_K + owner, rank) + i * 2, s, number_at(t));
 #endif
@@ -431,13 +435,7 @@ mlp_streaming(const half* __restrict__ images, const unsigned char* __restrict__
             }
             await_team();
             for (int w = tid; w < OUT_TILES * WORDS; w += THREADS) {
-                float2 s = make_float2(0.0f, 0.0f);
-#pragma unroll
-                for (int k = 0; k < WARP_K; ++k) {
-                    const float2 v = parts[k * OUT_TILES * WORDS + w];
-                    s.x += v.x;
-                    s.y += v.y;
-                }
+                const float2 s = sum_in_order<WARP_K>(parts + w, OUT_TILES * WORDS);
                 send(w / WORDS, w % WORDS / (WORDS / 2), w / 32 % (ROWS / 8), s);
             }
         }
@@ -735,14 +733,9 @@ mlp_streaming(const half* __restrict__ images, const unsigned char* __restrict__
         __syncthreads();
         await_team();
         for (int w = tid; w < WORDS; w += THREADS) {
-            float2 s = make_float2(0.0f, 0.0f);
-#pragma unroll
-            for (int k = 0; k < LAST_WARPS; ++k) {
-                const float2 v = parts[k * WORDS + w];
-                s.x += v.x;
-                s.y += v.y;
-            }
+            const float2 s = sum_in_order<LAST_WARPS>(parts + w, WORDS);
 #if THROUGH_CLUSTER
+            if (late) continue;
 #pragma unroll
             for (int k = 0; k < GRID_K; ++k)
                 send_pair(shared_address(received + rank * WORDS + w), inbox, rank + k < GRID_K ? rank + k : rank + k - GRID_K, s);
@@ -853,6 +846,7 @@ mlp_streaming(const half* __restrict__ images, const unsigned char* __restrict__
                     const unsigned word = pack(s.x, s.y) & where_positive(masks[(l - 1) * SHARE + i]);
 #if THROUGH_CLUSTER
                     if (l == 1) {
+                        if (late) return;
 #pragma unroll
                         for (int k = 0; k < GRID_K; ++k)
                             send_word(shared_address(words_of(beside) + word_of(i)), gradient_inbox,

@@ -1,6 +1,6 @@
 """How long a launch takes, as the trainer will see it: replayed from a CUDA graph, with the cache as it will be then.
 
-A sample is one replay (`tuner.replays`). All samples are kept. A candidate that is beyond doubt slower than one that is
+A sample is one replay (`tuner.timed_graph`). All samples are kept. A candidate that is beyond doubt slower than one that is
 known gets no more of them than show that: its row says against which time it was given up. Runs in the child that owns
 the GPU.
 """
@@ -18,7 +18,7 @@ from tuner.backends.cublas import CublasError
 from tuner.backends.cuda import CudaRunner, Prepared
 from tuner.backends.overlap import LaunchError
 from tuner.kernel import Array, Gemm, Kernel, Work
-from tuner.replays import Replay, calibrated
+from tuner.timed_graph import TimedGraph, calibrated
 from tuner.types import Binary, CacheState, Config, Device, Failure, Problem, Status
 
 SAMPLES = 21
@@ -161,7 +161,7 @@ def _turns(start: Prepared, sets: Sequence[tuple[Any, ...]]) -> Callable[[int], 
     return lambda turn: start(sets[turn % len(sets)])
 
 
-def _raced(replay: Replay, cache: CacheState, rival_us: float) -> Timing:
+def _raced(replay: TimedGraph, cache: CacheState, rival_us: float) -> Timing:
     """`SAMPLES`, or as many as show that it is slower."""
     samples: list[float] = []
     while len(samples) < SAMPLES:
@@ -171,7 +171,7 @@ def _raced(replay: Replay, cache: CacheState, rival_us: float) -> Timing:
     return Timing(tuple(samples), cache, replay.launches, rival_us if len(samples) < SAMPLES else None)
 
 
-def _in_turns(replays: Sequence[Replay], shuffled: random.Random) -> list[tuple[float, ...]]:
+def _in_turns(replays: Sequence[TimedGraph], shuffled: random.Random) -> list[tuple[float, ...]]:
     """`SAMPLES` of each, round by round."""
     samples: list[list[float]] = [[] for _ in replays]
     order = list(range(len(replays)))

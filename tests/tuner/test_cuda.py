@@ -23,7 +23,7 @@ from tuner.devices import find
 from tuner.judge import CudaWorkplace, FinalsJob, Job, WarmUp, _judged, _warm_up
 from tuner.kernel import Argument, Array, Gemm, Role
 from tuner.measure import RACED, SAMPLES, SLOWER, Timing, median_interval, time_interleaved, time_kernel, time_library
-from tuner.replays import SAMPLE_US, WARM_UP_US
+from tuner.timed_graph import SAMPLE_US, WARM_UP_US
 from tuner.types import Binary, CacheState, Config, Failure, Launch, Measurement, Problem, Status
 from tuner.verify import verify
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tuner.devices import find
 from tuner.kernel import Work
 from tuner.measure import MAX_SETS, Timing, cache_state, unbelievable
-from tuner.replays import LAUNCHES, LONG_SAMPLE_US, SAMPLE_US, SLOW_SAMPLE_US, launches_for
+from tuner.timed_graph import LAUNCHES, LONG_SAMPLE_US, SAMPLE_US, SLOW_SAMPLE_US, launches_for
 from tuner.types import CacheState
 
 T4 = find("t4")

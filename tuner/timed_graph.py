@@ -21,7 +21,7 @@ WARM_UP_US = 2_000.0
 """Replays before the first sample, those that calibrate included."""
 
 
-class Replay:
+class TimedGraph:
     """A captured graph of `launches` launches; a call replays it once and returns microseconds per launch."""
 
     def __init__(self, launch: Callable[[int], None], launches: int, stream: Any) -> None:
@@ -47,7 +47,7 @@ class Replay:
         return 1e3 * float(cupy.cuda.get_elapsed_time(self._start, self._stop)) / self.launches
 
 
-def calibrated(launch: Callable[[int], None], sets: int, stream: Any) -> Replay:
+def calibrated(launch: Callable[[int], None], sets: int, stream: Any) -> TimedGraph:
     """A replay that lasts long enough, warmed up. `launch(turn)` enqueues one launch on the current stream."""
     import cupy
 
@@ -55,14 +55,14 @@ def calibrated(launch: Callable[[int], None], sets: int, stream: Any) -> Replay:
     with stream:
         launch(0)  # what is done lazily at a first launch cannot be captured
         stream.synchronize()
-        single = Replay(launch, 1, stream)
+        single = TimedGraph(launch, 1, stream)
         single()
-        replay = Replay(launch, launches_for(single(), sets), stream)
+        replay = TimedGraph(launch, launches_for(single(), sets), stream)
         warm = replay.launches * replay()
         one_us = replay()
         warm += replay.launches * one_us
         if launches_for(one_us, sets) > replay.launches:
-            replay = Replay(launch, launches_for(one_us, sets), stream)
+            replay = TimedGraph(launch, launches_for(one_us, sets), stream)
             replay()  # a graph's first replay also uploads it
         while warm < WARM_UP_US:
             # A timer that gives nothing must not keep the loop going.
