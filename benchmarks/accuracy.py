@@ -14,7 +14,7 @@ import multiprocessing
 import shlex
 import statistics
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -24,25 +24,20 @@ import numpy as np
 from trainer.checks import Checker
 from trainer.contenders.base import Task
 from trainer.contenders.model import Reference
-from trainer.data import Dataset, load, permutations, scaled
+from trainer.data import Dataset, load, scaled
 from trainer.engines.graph import GraphEngine
-from trainer.mlp import Network, accuracy, fresh_weights
+from trainer.mlp import Network, accuracy
 from trainer.plan import make_plan
+from trainer.settings import TrainSettings
+from trainer.training import Pixels, task_of
 from tuner.devices import environment, resolve
+from tuner.errors import UserError
 from tuner.store import Store
 
 
-def task_of(dataset: Dataset, network: Network, epochs: int, lr: float, seed: int, device: str) -> Task:
+def task_for(dataset: Dataset, network: Network, epochs: int, lr: float, seed: int, device: str) -> Task:
     steps = epochs * (len(dataset.train_labels) // network.batch)
-    return Task(
-        weights=fresh_weights(network, seed),
-        images=scaled(dataset.train_images),
-        labels=dataset.train_labels,
-        order=permutations(len(dataset.train_labels), network.batch, steps, seed),
-        lr=lr,
-        steps_per_call=50,
-        device=device,
-    )
+    return replace(task_of(TrainSettings(lr=lr, seed=seed), network, Pixels.of(dataset), steps), device=device)
 
 
 def pytorch(arguments: tuple[Path, Network, int, float, int]) -> float:
@@ -52,7 +47,7 @@ def pytorch(arguments: tuple[Path, Network, int, float, int]) -> float:
     torch.set_num_threads(1)
     folder, network, epochs, lr, seed = arguments
     dataset = load(folder)
-    task = task_of(dataset, network, epochs, lr, seed, "cpu")
+    task = task_for(dataset, network, epochs, lr, seed, "cpu")
     contender = Reference()
     contender.prepare(task)
     contender.run(0, task.steps)
@@ -63,13 +58,14 @@ def ours(dataset: Dataset, network: Network, epochs: int, lr: float, seeds: rang
     import cupy
 
     device = resolve("cuda")
-    assert device is not None, "this benchmark needs a GPU"
+    if device is None:
+        raise UserError("This benchmark trains on a GPU, and no GPU is used here; see mnist-tune doctor.")
     with Store.open() as store, Checker(device, environment(), "cuda:0") as check:
         plan = make_plan(store, network, device, environment(), check=check)
     images, labels = cupy.asarray(scaled(dataset.test_images)), cupy.asarray(dataset.test_labels)
     found = []
     for seed in seeds:
-        task = task_of(dataset, network, epochs, lr, seed, "cuda")
+        task = task_for(dataset, network, epochs, lr, seed, "cuda")
         engine = GraphEngine(plan)
         engine.prepare(task)
         seconds = engine.timed(0, task.steps)

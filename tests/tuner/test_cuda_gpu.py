@@ -19,10 +19,10 @@ from tuner.compile import compile_kernel
 from tuner.judge import CheckJob, CudaWorkplace, Describe, FinalsJob, Job, LibraryJob
 from tuner.kernel import Gemm
 from tuner.measure import SAMPLES, Timing
-from tuner.timed_graph import LAUNCHES
 from tuner.selftest import run_selftest
 from tuner.selftest.faults import FAULTS
 from tuner.selftest.trials import KERNEL, PROBLEM
+from tuner.timed_graph import LAUNCHES
 from tuner.types import Binary, CacheState, Config, Device, Measurement, Problem, Status
 from tuner.worker import Worker
 

@@ -234,7 +234,7 @@ class Scale(Kernel):
         return self.kept["source"]
 
     def space(self, problem: Problem, device: Device) -> Space:
-        raise NotImplementedError
+        raise AssertionError("what is emulated here has been chosen")
 
     def defines(self, problem: Problem, config: Config) -> dict[str, Value]:
         return dict(config)
@@ -259,7 +259,7 @@ class Scale(Kernel):
         return {"y": 1e-6}
 
     def work(self, problem: Problem, config: Config) -> Work:
-        raise NotImplementedError
+        raise AssertionError("an emulated time is predicted by nobody")
 
 
 def execute(runner: EmulationRunner, source: Path, **changes: Any) -> Mapping[str, Any] | Failure:

@@ -6,6 +6,7 @@ import shutil
 import tempfile
 import time
 import weakref
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -163,7 +164,7 @@ class InstantCompiler:
     def __exit__(self, *_: object) -> None: ...
 
 
-class Posting:
+class Posting(ABC):
     """`post` and `wait` by `call`: what is posted is called for when somebody waits for it."""
 
     def __init__(self) -> None:
@@ -176,8 +177,8 @@ class Posting:
         started = time.monotonic()
         return Answer(self.call(self._queue.popleft()), started, time.monotonic())
 
-    def call(self, request: Any, *, limit_s: float | None = None) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    def call(self, request: Any, *, limit_s: float | None = None) -> Any: ...
 
 
 class Replayed(Posting):

@@ -8,11 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.contenders.base import Task, Weights
+from trainer.engines.on_gpu import Stopwatch, ready
 from trainer.engines.program import Call, Slice, make_buffers, make_calls, read_weights
 from trainer.plan import Choice, Plan, with_steps
 from tuner.backends.cuda import CudaRunner, Prepared
-from tuner.compile import compile_kernel
-from tuner.types import Failure
 
 
 class GraphEngine:
@@ -40,7 +39,7 @@ class GraphEngine:
         self._task = task
         self._stream = cupy.cuda.Stream(non_blocking=True)
         self._buffers = {name: cupy.asarray(array) for name, array in make_buffers(self._plan, task).items()}
-        self._events = cupy.cuda.Event(), cupy.cuda.Event()
+        self._stopwatch = Stopwatch(self._stream)
         cupy.cuda.get_current_stream().synchronize()
         self._graph(self._plan.steps_per_graph)
 
@@ -57,14 +56,7 @@ class GraphEngine:
         self._stream.synchronize()
 
     def timed(self, first_step: int, steps: int) -> float:
-        import cupy
-
-        start, stop = self._events
-        start.record(self._stream)
-        self.run(first_step, steps)
-        stop.record(self._stream)
-        stop.synchronize()
-        return float(cupy.cuda.get_elapsed_time(start, stop)) * 1e-3
+        return self._stopwatch.seconds(lambda: self.run(first_step, steps))
 
     def losses(self, first_step: int, steps: int) -> NDArray[np.float32]:
         self.synchronize()
@@ -107,15 +99,7 @@ class GraphEngine:
         choice = call.choice
         loaded = self._loaded.get(choice)
         if loaded is None:
-            binary = compile_kernel(choice.kernel, choice.problem, choice.config, self._plan.device.arch)
-            prepared = (
-                binary
-                if isinstance(binary, Failure)
-                else self._runner.prepare(choice.kernel, choice.problem, choice.config, binary)
-            )
-            if isinstance(prepared, Failure):
-                raise RuntimeError(f"{choice.problem.label} [{choice.config.label}]: {prepared.message}")
-            loaded = self._loaded[choice] = prepared
+            loaded = self._loaded[choice] = ready(choice, self._runner)
         return loaded
 
     def _arguments(self, call: Call) -> tuple[Any, ...]:

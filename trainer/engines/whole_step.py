@@ -13,11 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.contenders.base import Task, Weights
+from trainer.engines.on_gpu import Stopwatch, ready
 from trainer.plan import WholeStepPlan
 from tuner import emulation
 from tuner.backends.cuda import CudaRunner
-from tuner.compile import compile_kernel
-from tuner.types import Failure
 
 EMULATION_LIMIT_S = 600.0
 """For one launch of some hundred steps."""
@@ -123,14 +122,7 @@ class WholeStepEngine(_WholeStep):
 
     def timed(self, first_step: int, steps: int) -> float:
         """See `Contender.timed`."""
-        import cupy
-
-        start, stop = self._events
-        start.record(self._stream)
-        self.run(first_step, steps)
-        stop.record(self._stream)
-        stop.synchronize()
-        return float(cupy.cuda.get_elapsed_time(start, stop)) * 1e-3
+        return self._stopwatch.seconds(lambda: self.run(first_step, steps))
 
     @property
     def peak_bytes(self) -> int | None:
@@ -148,20 +140,10 @@ class WholeStepEngine(_WholeStep):
     def _load(self, buffers: dict[str, NDArray[Any]]) -> None:
         import cupy
 
-        choice, device = self._plan.choice, self._plan.device
-        runner = CudaRunner(device, self._index)
-        binary = compile_kernel(choice.kernel, choice.problem, choice.config, device.arch)
-        prepared = (
-            binary
-            if isinstance(binary, Failure)
-            else runner.prepare(choice.kernel, choice.problem, choice.config, binary)
-        )
-        if isinstance(prepared, Failure):
-            raise RuntimeError(f"{choice.problem.label} [{choice.config.label}]: {prepared.message}")
-        self._prepared = prepared
+        self._prepared = ready(self._plan.choice, CudaRunner(self._plan.device, self._index))
         self._pool = cupy.get_default_memory_pool()
         self._stream = cupy.cuda.Stream(non_blocking=True)
-        self._events = cupy.cuda.Event(), cupy.cuda.Event()
+        self._stopwatch = Stopwatch(self._stream)
         self._buffers = {name: cupy.asarray(array) for name, array in buffers.items()}
         cupy.cuda.get_current_stream().synchronize()
 

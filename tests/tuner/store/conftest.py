@@ -69,22 +69,22 @@ class Product(Kernel):
         )
 
     def defines(self, problem: Problem, config: Config) -> dict[str, Value]:
-        raise NotImplementedError
+        raise AssertionError("a store launches nothing")
 
     def launch(self, problem: Problem, config: Config) -> Launch:
-        raise NotImplementedError
+        raise AssertionError("a store launches nothing")
 
     def arguments(self, problem: Problem, config: Config, rng: Any) -> Sequence[Argument]:
-        raise NotImplementedError
+        raise AssertionError("a store launches nothing")
 
     def reference(self, problem: Problem, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        raise NotImplementedError
+        raise AssertionError("a store launches nothing")
 
-    def tolerance(self, problem: Problem, config: Config) -> float:
-        raise NotImplementedError
+    def tolerance(self, problem: Problem, config: Config) -> Mapping[str, float]:
+        raise AssertionError("a store launches nothing")
 
     def work(self, problem: Problem, config: Config) -> Work:
-        raise NotImplementedError
+        raise AssertionError("a store launches nothing")
 
 
 def config(block_n: int = 64, stages: int = 2) -> Config:

@@ -48,7 +48,7 @@ def upgrade():
 
 
 def downgrade():
-    raise NotImplementedError
+    raise AssertionError("a store never goes back to an older version")
 """
 
 
