@@ -1,7 +1,7 @@
 """How long a launch takes, as the trainer will see it: replayed from a CUDA graph, with the cache as it will be then.
 
-A sample is one replay (`tuner.timed_graph`). All samples are kept. A candidate that is beyond doubt slower than one
-that is known gets no more of them than show that: its row says against which time it was given up. Runs in the child that
+A sample is one replay (`tuner.timed_graph`). All samples are kept. A candidate that is beyond doubt slower than a
+known one gets no more of them than show that, and its row says which time it was given up against. Runs in the child that
 owns the GPU.
 """
 
