@@ -1,8 +1,8 @@
 """How long a launch takes, as the trainer will see it: replayed from a CUDA graph, with the cache as it will be then.
 
 A sample is one replay (`tuner.timed_graph`). All samples are kept. A candidate that is beyond doubt slower than a
-known one gets no more of them than show that, and its row says which time it was given up against. Runs in the child that
-owns the GPU.
+known one gets no more of them than show that, and its row says which time it was given up against. Runs in the child
+that owns the GPU.
 """
 
 from __future__ import annotations
